@@ -11,14 +11,14 @@ mod bounds;
 pub use bounds::PlanBounds;
 
 use crate::crash_states::ReplayedDisk;
-use crate::host::{Context, Result, limit_command, write};
+use crate::host_tools::{Context, Result, limit_command, write};
 use boot_loader::boots_filesystem;
 use bounds::test_plan_checks;
 use linux::probe::{self, ProbeDepth, ProbeRoots};
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::{
-    self, AttemptTarget, DeviceUse, DiskPartition, FailedAttempt, FilesystemContents, FirmwareType, Inventory,
+    self, DeviceUse, DiskPartition, FilesystemContents, FirmwareType, InspectionFailure, InspectionTarget, Inventory,
     MemberRole,
 };
 use std::fs;
@@ -126,9 +126,9 @@ impl<'a> DevicePresentation<'a> {
                         bootable |= has_kernel(disk, part)? && boots_filesystem(disk, &parts, part, is_uefi)?;
                         found.filesystems.push(inside);
                     }
-                    Err(why) => {
-                        found.failed.push(FailedAttempt { tried: AttemptTarget::Filesystem(part.device.clone()), why })
-                    }
+                    Err(why) => found
+                        .failed
+                        .push(InspectionFailure { tried: InspectionTarget::Filesystem(part.device.clone()), why }),
                 }
             }
             let old = &mut found.disks[place];

@@ -1,6 +1,6 @@
 //! Simulated operator at the machine's console, who types a line when the console shows a question.
 
-use crate::machine::{POLL, read};
+use crate::qemu_machine::{POLL, read};
 use crate::scenario::TypedLine;
 use std::io::{Read, Result, Write};
 use std::os::linux::net::SocketAddrExt;

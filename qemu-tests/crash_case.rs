@@ -14,9 +14,9 @@ use crate::crash_state_selection::{
     CrashState, apply_state, compose_state, describe_state, find_step, list_phases, sample_states, select_states,
 };
 use crate::crash_states::{self, ReplayedDisk, copy_part};
-use crate::host::{Context, Result, run_tool};
-use crate::machine::{Chassis, FAST_BOOT};
-use crate::power_cycles::SavedMachine;
+use crate::host_tools::{Context, Result, run_tool};
+use crate::qemu_machine::{Chassis, FAST_BOOT};
+use crate::saved_machine::SavedMachine;
 use crate::scenario::Scenario;
 use crate::survival_checks::{CutVerdict, SurvivalGuarantees};
 use crate::{powercut, scenario_run};
@@ -191,7 +191,7 @@ fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> R
         copy_part(&disk.file, &file, 0, length).context(path.display())?;
     }
     let phase = serde_json::to_vec(&phase).context("the phase")?;
-    crate::host::write(&folder.join("phase"), phase)
+    crate::host_tools::write(&folder.join("phase"), phase)
 }
 
 /// Boots a machine with these disks, several times if necessary, until a system is running.

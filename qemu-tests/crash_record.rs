@@ -4,11 +4,11 @@
 //!
 //! It is stored in files, so that it can be checked again without a machine.
 
-use crate::host::{Context, Result, write};
-use crate::machine::{Chassis, Vm};
+use crate::host_tools::{Context, Result, write};
 use crate::network_boot::AGENT_EXITED;
-use crate::power_cycles::{self, SavedMachine};
 use crate::proxy::Proxy;
+use crate::qemu_machine::{Chassis, Vm};
+use crate::saved_machine::{self, SavedMachine};
 use crate::scenario::Firmware;
 use crate::server::{self, Server};
 use crate::write_attribution::AgentState;
@@ -226,7 +226,7 @@ impl ReinstallRecorder<'_> {
     fn save_server_state(&self, phase: ReinstallPhase) -> Result<AssignedMachine> {
         let answer = self.request_machine()?;
         self.server.set_frozen(true)?;
-        let copied = power_cycles::copy_folder(self.state, &phase.server_folder(self.folder));
+        let copied = saved_machine::copy_folder(self.state, &phase.server_folder(self.folder));
         self.server.set_frozen(false)?;
         copied.map(|()| answer)
     }

@@ -21,7 +21,7 @@ pub use preparation_output::{PreservedExtent, parse_extents};
 use crate::agent_plan_after_crash::{BOOT, DevicePresentation, PlanBounds, REINSTALL, ReconstructedContents};
 use crate::crash_record::{ReinstallPhase, ReinstallRecord};
 use crate::crash_states::{ByteRanges, ReplayedDisk, copy_part};
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 use crate::reconstructed_filesystem::{self, FileDigests};
 use model::inventory::Inventory;
 use model::layout::Layout;
@@ -370,7 +370,7 @@ fn test_forbidden_writes(checker: &CrashStateChecker, mut disks: Vec<ReplayedDis
     disks[1].advance_to(4).expect("advanced");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
     let more = crate::crash_states::take_all_parts(&disks[1], 4, 6);
-    let undo = disks[1].try_out(&more).expect("tried");
+    let undo = disks[1].apply_parts(&more).expect("tried");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed", "vdb: byte 8192 has changed"]);
     disks[1].restore_contents(undo).expect("undo the writes");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);

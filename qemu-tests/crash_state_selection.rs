@@ -3,7 +3,7 @@
 use crate::crash_record::{RecordedMoment, ReinstallPhase, ReinstallRecord};
 use crate::crash_state_checks::PreservedExtent;
 use crate::crash_states::{self, ArrivedPart, PreviousContents, RandomStateParameters, ReplayedDisk};
-use crate::host::Result;
+use crate::host_tools::Result;
 
 /// Assumed sector size of the wiped disks, outside of preserved filesystems, in bytes.
 const SECTOR_BYTES: u64 = 512;
@@ -198,7 +198,7 @@ pub fn apply_state(
     let mut previous = Vec::new();
     for ((disk, count), parts) in disks.iter_mut().zip(counts).zip(&made.parts) {
         disk.advance_to(disk.find_last_flush(disk.count_records_before(*count)))?;
-        previous.push(disk.try_out(parts)?);
+        previous.push(disk.apply_parts(parts)?);
     }
     Ok(previous)
 }

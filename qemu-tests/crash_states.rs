@@ -6,7 +6,7 @@
 //!
 //! A flush is assumed to apply to all entries that precede it in the log.
 
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 use crate::write_log::{self, LogRecord};
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -100,7 +100,7 @@ impl ReplayedDisk {
     ///
     /// # Errors
     /// Fails if a file cannot be read or written.
-    pub fn try_out(&mut self, parts: &[ArrivedPart]) -> Result<PreviousContents> {
+    pub fn apply_parts(&mut self, parts: &[ArrivedPart]) -> Result<PreviousContents> {
         let mut undo = PreviousContents::default();
         let mut hasher = DefaultHasher::new();
         parts.hash(&mut hasher);
@@ -348,12 +348,12 @@ fn test_disk_moves(disk: &mut ReplayedDisk) {
     assert_eq!(letters(disk), *b"aobooo");
     disk.advance_to(1).expect("it does not go back");
     let in_flight = take_all_parts(disk, 3, 8);
-    let undo = disk.try_out(&in_flight).expect("tried");
+    let undo = disk.apply_parts(&in_flight).expect("tried");
     assert_eq!(letters(disk), *b"\0\0\0deg");
     disk.restore_contents(undo).expect("undo the writes");
     assert_eq!(letters(disk), *b"aobooo");
     let torn = ArrivedPart { record: 4, start: 512, length: 512 };
-    let undo = disk.try_out(&[torn, ArrivedPart { record: 5, start: 0, length: 1024 }]).expect("tried");
+    let undo = disk.apply_parts(&[torn, ArrivedPart { record: 5, start: 0, length: 1024 }]).expect("tried");
     let (now, before) = disk.now_and_before(8192, 2048).expect("read");
     assert_eq!((now[511], now[512], now[1023], now[1024], before[512]), (b'o', b'e', b'e', b'o', b'o'));
     assert_eq!(letters(disk), *b"\0obooo");

@@ -1,6 +1,6 @@
 //! Layout that `drophammer layout from-machine` derives from the inventory of a waiting machine.
 
-use crate::host::{Result, run_tool};
+use crate::host_tools::{Result, run_tool};
 use model::layout::{Layout, read_yaml};
 use std::path::Path;
 use std::process::Stdio;

@@ -4,10 +4,10 @@
 mod disk_contents;
 
 use crate::expectations::{Outcome, RunExpectations, SystemExpectations};
-use crate::facts::{Facts, fields_match, matches_pattern, shows_pattern};
+use crate::guest_facts::{Facts, fields_match, matches_pattern, shows_pattern};
 use crate::proxy::drop_query;
 use crate::scenario::Machine;
-use crate::{reinstall, storage_comparison, unused_disks};
+use crate::{disks_unused_by_system, reinstall, storage_comparison};
 use disk_contents::check_inspection;
 use serde_json::Value;
 
@@ -194,7 +194,7 @@ fn check_untouched(machine: &Machine, expect: &RunExpectations, seen: &RunObserv
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
     let facts = seen.over_network.as_ref().filter(|_| is_back);
-    let unused = facts.map(|facts| unused_disks::find_unused(machine, facts)).unwrap_or_default();
+    let unused = facts.map(|facts| disks_unused_by_system::find_unused(machine, facts)).unwrap_or_default();
     for disk in &machine.disks {
         let must_not = all || expect.untouched_disks.contains(&disk.name) || unused.contains(&disk.name.as_str());
         if must_not && seen.changed_disks.contains(&disk.name) {

@@ -1,7 +1,7 @@
 //! Machine without a control plane. The proxy serves the machine file, which contains the document that the server
 //! would send, and accepts the report.
 
-use crate::host::{Context, Result, run_tool, write};
+use crate::host_tools::{Context, Result, run_tool, write};
 use crate::scenario::FleetSignature;
 use crate::server;
 use serde_json::{Value, json};

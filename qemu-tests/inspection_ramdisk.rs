@@ -1,9 +1,9 @@
 //! Ramdisk without the agent. It prepares the disks of a scenario with standard tools, and inspects them after a run.
 
 use crate::expectations::DiskExpectations;
-use crate::facts::Facts;
-use crate::host::{Context, Result, write};
-use crate::machine::{BootMethod, Chassis, FAST_BOOT, POLL, Vm};
+use crate::guest_facts::Facts;
+use crate::host_tools::{Context, Result, write};
+use crate::qemu_machine::{BootMethod, Chassis, FAST_BOOT, POLL, Vm};
 use crate::ramdisk_archives::{join_lines, with_files};
 use model::architecture::Architecture;
 use std::path::{Path, PathBuf};

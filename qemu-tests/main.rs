@@ -14,45 +14,45 @@ mod crash_state_checks;
 mod crash_state_selection;
 mod crash_states;
 mod discovered_layout;
-mod disks;
+mod disk_files;
+mod disks_unused_by_system;
 mod expectation_check;
 mod expectations;
-mod facts;
 mod faulty_responses;
 mod file_control_plane;
-mod host;
-mod image;
+mod guest_facts;
+mod host_tools;
+mod image_creation;
 mod inspection_ramdisk;
-mod machine;
 mod network_boot;
+mod offered_image;
 mod phase_times;
-mod power_cycles;
 mod powercut;
 mod proxy;
 mod qemu_disks;
+mod qemu_machine;
 mod qemu_monitor;
 mod ramdisk_archives;
 mod reconstructed_filesystem;
 mod registry;
 mod reinstall;
-mod reinstall_order;
+mod reinstall_order_options;
 mod run_boots;
 mod run_end_state;
 mod run_setup;
+mod saved_machine;
 mod scenario;
 mod scenario_parser;
 mod scenario_rules;
 mod scenario_run;
-mod served_image;
 mod server;
 mod storage_comparison;
 mod survival_checks;
 mod tar_members;
 mod time_budget;
-mod tls;
+mod tls_endpoints;
 mod tpm;
-mod unused_disks;
-mod vlan_trunk;
+mod vlan_switch_port;
 mod volume_command;
 mod write_attribution;
 mod write_log;
@@ -71,11 +71,11 @@ const RUNS_OF_A_SAMPLE: usize = 9;
 
 /// Tests of the harness itself, with the names of their modules.
 const SELF_TESTS: [(&str, fn()); 37] = [
-    ("facts", facts::self_test),
+    ("guest_facts", guest_facts::self_test),
     ("expectation_check", expectation_check::self_test),
     ("storage_comparison", storage_comparison::self_test),
-    ("machine", machine::self_test),
-    ("disks", disks::self_test),
+    ("qemu_machine", qemu_machine::self_test),
+    ("disk_files", disk_files::self_test),
     ("proxy", proxy::self_test),
     ("registry", registry::self_test),
     ("reinstall", reinstall::self_test),
@@ -83,8 +83,8 @@ const SELF_TESTS: [(&str, fn()); 37] = [
     ("server", server::self_test),
     ("volume_command", volume_command::self_test),
     ("phase_times", phase_times::self_test),
-    ("tls", tls::self_test),
-    ("vlan_trunk", vlan_trunk::self_test),
+    ("tls_endpoints", tls_endpoints::self_test),
+    ("vlan_switch_port", vlan_switch_port::self_test),
     ("console_input", console_input::self_test),
     ("scenario_parser", scenario_parser::self_test),
     ("scenario_rules", scenario_rules::self_test),
@@ -98,7 +98,7 @@ const SELF_TESTS: [(&str, fn()); 37] = [
     ("tar_members", tar_members::self_test),
     ("run_end_state", run_end_state::self_test),
     ("time_budget", time_budget::self_test),
-    ("unused_disks", unused_disks::self_test),
+    ("disks_unused_by_system", disks_unused_by_system::self_test),
     ("write_witness", write_witness::self_test),
     ("write_attribution", write_attribution::self_test),
     ("write_log", write_log::self_test),

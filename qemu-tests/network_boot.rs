@@ -2,10 +2,10 @@
 
 use crate::expectation_check::RunObservations;
 use crate::expectations::Outcome;
-use crate::facts::{Facts, matches_pattern, shows_pattern};
-use crate::host::{Result, write};
-use crate::machine::{POLL, Vm};
+use crate::guest_facts::{Facts, matches_pattern, shows_pattern};
+use crate::host_tools::{Result, write};
 use crate::proxy::{Proxy, ResponseTrap};
+use crate::qemu_machine::{POLL, Vm};
 use crate::scenario::{BootFrom, EventAction, EventTrigger, ResponseFate, ScenarioEvent};
 use crate::scenario_run::RunContext;
 use crate::server::Server;

@@ -4,8 +4,8 @@
 //! By default, a test run makes a sample of the cuts; `DROPHAMMER_FULL=1` makes all of them. `DROPHAMMER_SEED` selects
 //! another sample.
 
-use crate::host::{Context, Result};
-use crate::power_cycles::SavedMachine;
+use crate::host_tools::{Context, Result};
+use crate::saved_machine::SavedMachine;
 use crate::scenario::Scenario;
 use crate::survival_checks::{self, CutVerdict};
 use crate::{inspection_ramdisk, scenario_run};

@@ -8,10 +8,10 @@ pub use requests::{drop_query, read_head};
 
 use crate::faulty_responses;
 use crate::file_control_plane::FleetFiles;
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
+use crate::offered_image::ResponseFault;
 use crate::registry::Registry;
 use crate::scenario::EventAction;
-use crate::served_image::ResponseFault;
 use faults::ActiveFaults;
 use requests::{read_body, without_query};
 use serde_json::Value;
@@ -262,7 +262,7 @@ fn lock_shared<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
-    let mut server_process = crate::host::tie_to_thread("sleep").arg("60").spawn().expect("a process");
+    let mut server_process = crate::host_tools::tie_to_thread("sleep").arg("60").spawn().expect("a process");
     let (port, process) = (server.local_addr().expect("an address").port(), server_process.id() as i32);
     proxy.set_server(port, process);
     let answers = std::thread::spawn(move || {

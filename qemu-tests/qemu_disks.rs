@@ -1,6 +1,6 @@
 //! Disks of a machine as QEMU devices: buses, serial numbers, second paths, bad blocks, and hotplug.
 
-use crate::machine::{BootMethod, Chassis};
+use crate::qemu_machine::{BootMethod, Chassis};
 use crate::scenario::{Bus, Disk};
 use crate::write_log;
 use crate::write_witness::WriteWitness;
@@ -235,7 +235,7 @@ fn two_paths_have_two_logs() {
     let folder = write_log::test_folder("plugs");
     let chassis = Chassis::new(&scenario.machine, &folder);
     let (boot, console) = (BootMethod::Network(&folder), folder.join("console"));
-    crate::host::write(&console, "").expect("written");
+    crate::host_tools::write(&console, "").expect("written");
     let witness = WriteWitness::start(&chassis, "x", &boot, &console).expect("a witness");
     let mut command = Command::new("qemu");
     add_disks(&mut command, &chassis, &boot, witness.as_ref());

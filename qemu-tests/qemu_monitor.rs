@@ -1,6 +1,6 @@
 //! Monitor of QEMU (QMP), for commands whose response is awaited or ignored.
 
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! Files that tests add to a ramdisk as a further archive. The kernel unpacks consecutive archives.
 
-use crate::host::{Context, Result, run_tool, write};
+use crate::host_tools::{Context, Result, run_tool, write};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;

@@ -1,7 +1,7 @@
 //! Contents of a reconstructed filesystem: its consistency after the journal was replayed, and its files. The tools
 //! read a copy of the filesystem, which is not mounted.
 
-use crate::host::{Context, Result, limit_command, run_tool};
+use crate::host_tools::{Context, Result, limit_command, run_tool};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,10 +2,10 @@
 
 use crate::expectation_check::RunObservations;
 use crate::expectations::{ExpectedOrder, Outcome, RunExpectations};
-use crate::facts::{Facts, matches_pattern};
-use crate::host::{Result, run_tool};
+use crate::guest_facts::{Facts, matches_pattern};
+use crate::host_tools::{Result, run_tool};
 use crate::proxy::Proxy;
-use crate::reinstall_order::ReinstallOrder;
+use crate::reinstall_order_options::ReinstallOrderOptions;
 use crate::scenario::ScenarioRun;
 use crate::server::Server;
 use serde_json::Value;
@@ -30,7 +30,7 @@ pub fn order_reinstall(
     state: &Path,
     machine: &str,
     image: &str,
-    button: &ReinstallOrder,
+    button: &ReinstallOrderOptions,
 ) -> Result<()> {
     let began = Instant::now();
     let mut was_killed = false;
@@ -55,7 +55,7 @@ pub fn order_reinstall(
     }
 }
 
-fn send_order(port: u16, state: &Path, machine: &str, image: &str, button: &ReinstallOrder) -> Result<()> {
+fn send_order(port: u16, state: &Path, machine: &str, image: &str, button: &ReinstallOrderOptions) -> Result<()> {
     run_machine_command(port, state, machine, &[&["--image", image][..], &button.options()].concat())
 }
 

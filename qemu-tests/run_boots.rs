@@ -2,14 +2,14 @@
 
 use crate::expectation_check::RunObservations;
 use crate::expectations::Outcome;
-use crate::facts::Facts;
-use crate::host::{Context, Result, write};
-use crate::machine::{BootMethod, POLL, Vm, quick_ramdisk};
+use crate::guest_facts::Facts;
+use crate::host_tools::{Context, Result, write};
 use crate::network_boot::{self, NetworkBootRun};
+use crate::qemu_machine::{BootMethod, POLL, Vm, quick_ramdisk};
 use crate::scenario::{BootFrom, Firmware};
 use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
-use crate::{discovered_layout, disks, file_control_plane, phase_times, reinstall};
+use crate::{discovered_layout, disk_files, file_control_plane, phase_times, reinstall};
 use model::architecture::Architecture;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,7 @@ impl RunContext<'_> {
             return self.check_no_boot();
         }
         for disk in &self.scenario.machine.disks {
-            if disks::has_boot_code(&self.chassis.disk_file(disk))? {
+            if disk_files::has_boot_code(&self.chassis.disk_file(disk))? {
                 return Err(format!("disk {} has boot code in its first sector after a failed install", disk.name));
             }
         }

@@ -1,11 +1,11 @@
 //! State at the end of a run, with which later runs are compared: UUIDs that blkid finds, and digests of ranges on the
 //! disks.
 
-use crate::disks;
+use crate::disk_files;
 use crate::expectations::{ComparedRegion, RunExpectations, UnchangedObjects};
-use crate::facts::Facts;
-use crate::host::Result;
-use crate::machine::Chassis;
+use crate::guest_facts::Facts;
+use crate::host_tools::Result;
+use crate::qemu_machine::Chassis;
 use crate::scenario::ScenarioRun;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ impl BaselineState {
         for region in regions {
             let disk = chassis.disks.iter().find(|disk| disk.name == region.disk);
             let disk = disk.ok_or(format!("unchanged: the machine has no disk {}", region.disk))?;
-            let digest = disks::part_digest(&chassis.disk_file(disk), region.at_mib, region.mib)?;
+            let digest = disk_files::part_digest(&chassis.disk_file(disk), region.at_mib, region.mib)?;
             memory.digests.insert(region.clone(), digest);
         }
         for device in collect_unchanged(runs).flat_map(|(_, unchanged)| &unchanged.uuids) {
@@ -98,7 +98,7 @@ pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-earlier-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let chassis = Chassis::new(&scenario.machine, &folder);
-    disks::create_disk(&folder, chassis.disks[0]).expect("a disk");
+    disk_files::create_disk(&folder, chassis.disks[0]).expect("a disk");
     let memory = |uuid: &str| {
         let text = format!(
             "=== facts begin inspect\n--- blkid\nDEVNAME=/dev/vda1\nUUID={uuid}\nLABEL={uuid}\nPART_ENTRY_UUID=p\n\nDEVNAME=/dev/vdb\n\
@@ -115,7 +115,7 @@ pub fn self_test() {
     let nothing = BaselineState::record_run(&chassis, &scenario.runs, None).expect("a memory");
     let found = compare_with_baseline(expect, &memory("a"), &[nothing]).join("\n");
     assert!(found.contains("no UUID on vda1") && found.contains("no UUID on vdb"), "{found}");
-    let path = disks::disk_path(&folder, chassis.disks[0]);
+    let path = disk_files::disk_path(&folder, chassis.disks[0]);
     let change = |at: u64| {
         use std::os::unix::fs::FileExt;
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a disk");

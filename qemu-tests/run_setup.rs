@@ -1,14 +1,14 @@
 //! Everything that a run offers to the machine: layout, image, machine file, ramdisk, and the server with these files.
 
 use crate::file_control_plane::FleetFiles;
-use crate::host::{Context, Result, write};
-use crate::machine::FAST_BOOT;
+use crate::host_tools::{Context, Result, write};
 use crate::proxy::Proxy;
+use crate::qemu_machine::FAST_BOOT;
 use crate::registry::Registry;
 use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
-use crate::tls::{self, TlsEndpoints};
-use crate::{image, ramdisk_archives};
+use crate::tls_endpoints::{self, TlsEndpoints};
+use crate::{image_creation, ramdisk_archives};
 use model::architecture::Architecture;
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
@@ -29,9 +29,9 @@ impl RunContext<'_> {
         let image = self.image_id();
         let original = match &self.run.image.file {
             Some(file) => self.find_file(file, self.artifacts),
-            None => self.artifacts.join(image::image_path(self.run.image.system, &self.scenario.machine)),
+            None => self.artifacts.join(image_creation::image_path(self.run.image.system, &self.scenario.machine)),
         };
-        let registry = image::offer_image(&self.run.image, &original, &image, state, base)?;
+        let registry = image_creation::offer_image(&self.run.image, &original, &image, state, base)?;
         self.write_definitions(state, &image)?;
         match &self.run.reinstall {
             Some(_) if !self.run.adopted => self.change_machine_file(state)?,
@@ -138,9 +138,9 @@ impl RunContext<'_> {
         let mut files: Vec<(&str, String)> = Vec::new();
         files.extend(self.run.before_agent.iter().map(|script| ("before-agent", script.clone())));
         if self.scenario.machine.tls {
-            let authority = tls::testdata_path("ca.pem");
+            let authority = tls_endpoints::testdata_path("ca.pem");
             let text = fs::read_to_string(&authority).context(authority.display())?;
-            files.push((tls::RAMDISK_AUTHORITIES, text));
+            files.push((tls_endpoints::RAMDISK_AUTHORITIES, text));
         }
         if files.is_empty() {
             return Ok(folder);

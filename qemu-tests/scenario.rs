@@ -1,8 +1,8 @@
 //! Types of a scenario file (`docs/scenarios.md`, `docs/scenario-runs.md`), which `scenario_parser.rs` parses.
 
 use crate::expectations::RunExpectations;
-use crate::reinstall_order::ReinstallOrder;
-use crate::served_image::OfferedImage;
+use crate::offered_image::OfferedImage;
+use crate::reinstall_order_options::ReinstallOrderOptions;
 use model::architecture::Architecture;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -225,7 +225,7 @@ pub struct ScenarioRun {
     pub same_allocation: bool,
     /// Reinstall that the operator orders before this run, with the same allocation and this run's image.
     #[serde(skip)]
-    pub reinstall: Option<ReinstallOrder>,
+    pub reinstall: Option<ReinstallOrderOptions>,
     /// True if the operator adopts the machine, which another installer has installed, before this run.
     #[serde(default)]
     pub adopted: bool,

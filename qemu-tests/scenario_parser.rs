@@ -1,6 +1,6 @@
 //! Parser of scenario files. Each error contains a line number.
 
-use crate::reinstall_order::ReinstallOrder;
+use crate::reinstall_order_options::ReinstallOrderOptions;
 use crate::scenario::{MACHINE_FIELDS, Scenario, ScenarioRun};
 use crate::scenario_rules::check_scenario;
 use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types::MarkedMappingNode};
@@ -71,9 +71,9 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Scenar
 }
 
 /// Parses the field `reinstall`: `true`, or the options of the order.
-fn parse_reinstall(node: &Node) -> Result<Option<ReinstallOrder>, String> {
+fn parse_reinstall(node: &Node) -> Result<Option<ReinstallOrderOptions>, String> {
     match convert_to_json(node) {
-        serde_json::Value::Bool(pressed) => Ok(pressed.then(ReinstallOrder::default)),
+        serde_json::Value::Bool(pressed) => Ok(pressed.then(ReinstallOrderOptions::default)),
         details => serde_json::from_value(details)
             .map(Some)
             .map_err(|error| describe_location(node, &format!("reinstall: {error}"))),

@@ -3,11 +3,11 @@
 
 use crate::expectation_check::{self, RunObservations};
 use crate::expectations::{Outcome, RunExpectations};
-use crate::host::{Context, Result};
-use crate::machine::{BootMethod, Chassis, in_order};
+use crate::host_tools::{Context, Result};
+use crate::qemu_machine::{BootMethod, Chassis, in_order};
 use crate::run_end_state::{self, BaselineState};
 use crate::scenario::{EventAction, Machine, Scenario, ScenarioRun};
-use crate::{disks, inspection_ramdisk, phase_times, tpm};
+use crate::{disk_files, inspection_ramdisk, phase_times, tpm};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -64,7 +64,7 @@ pub fn require_artifacts(artifacts: &Path, machine: &Machine) -> Result<()> {
 /// Fails if a disk cannot be created.
 pub fn assemble_machine<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) -> Result<Chassis<'a>> {
     for disk in &scenario.machine.disks {
-        disks::create_disk(folder, disk).context(format!("disk {}", disk.name))?;
+        disk_files::create_disk(folder, disk).context(format!("disk {}", disk.name))?;
     }
     let uuid = Uuid::new_v4();
     let [a, b, c, ..] = *uuid.as_bytes();
@@ -143,7 +143,7 @@ fn plug_disks(chassis: &mut Chassis, run: &ScenarioRun) -> Result<()> {
         tpm::renew_state(chassis.folder)?;
     }
     for disk in chassis.machine.disks.iter().filter(|disk| run.replaced.contains(&disk.name)) {
-        disks::make_empty(chassis.folder, disk)?;
+        disk_files::make_empty(chassis.folder, disk)?;
         *chassis.replaced.entry(disk.name.clone()).or_default() += 1;
     }
     Ok(())
@@ -193,7 +193,7 @@ impl RunContext<'_> {
         let expect = self.run.expect.select_outcome(observed.over_network.is_some());
         observed.named_as_listed = self.run.disks_order.is_empty() && self.run.absent.is_empty();
         for (name, text) in &expect.no_trace_of {
-            if disks::contains_text(&self.chassis.folder.join(format!("{name}.raw")), text)? {
+            if disk_files::contains_text(&self.chassis.folder.join(format!("{name}.raw")), text)? {
                 observed.traces.push(name.clone());
             }
         }
@@ -228,7 +228,7 @@ impl RunContext<'_> {
     fn digest_disks(&self) -> Result<Vec<String>> {
         let disks = self.scenario.machine.disks.iter();
         phase_times::measure_phase("harness: digests of the disks", || {
-            disks.map(|disk| disks::digest_disk(&self.chassis.disk_file(disk))).collect()
+            disks.map(|disk| disk_files::digest_disk(&self.chassis.disk_file(disk))).collect()
         })
     }
 

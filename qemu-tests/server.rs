@@ -1,8 +1,8 @@
 //! `drophammer serve` as a child process, with its folder and its messages.
 
-use crate::host::{Context, Result, tie_to_thread, write};
+use crate::host_tools::{Context, Result, tie_to_thread, write};
 use crate::proxy::Proxy;
-use crate::tls::{self, TlsEndpoints};
+use crate::tls_endpoints::{self, TlsEndpoints};
 use model::architecture::Architecture;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -163,9 +163,9 @@ fn spawn_server(
     if let Some(ends) = ends {
         command
             .arg("--tls-cert")
-            .arg(tls::testdata_path("server.pem"))
+            .arg(tls_endpoints::testdata_path("server.pem"))
             .arg("--tls-key")
-            .arg(tls::testdata_path("server.key"));
+            .arg(tls_endpoints::testdata_path("server.key"));
         command.args(["--tls-listen", "127.0.0.1:0", "--url", &ends.url()]);
     }
     let mut process =

@@ -2,7 +2,7 @@
 
 use crate::expectation_check::check_lines;
 use crate::expectations::SystemExpectations;
-use crate::facts::{Facts, fields_match, matches_pattern};
+use crate::guest_facts::{Facts, fields_match, matches_pattern};
 use std::collections::BTreeSet;
 
 /// Checks that the patterns match the lines of the section one to one, in any order.

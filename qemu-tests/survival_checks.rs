@@ -1,9 +1,9 @@
 //! Guarantees after a power cut: contents of files, identified by their digests, and ranges of the disks that must not
 //! be written.
 
-use crate::facts::Facts;
-use crate::host::{Context, Result, run_tool};
-use crate::machine::Chassis;
+use crate::guest_facts::Facts;
+use crate::host_tools::{Context, Result, run_tool};
+use crate::qemu_machine::Chassis;
 use crate::reinstall;
 use serde_json::Value;
 use std::process::Stdio;

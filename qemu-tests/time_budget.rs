@@ -1,7 +1,7 @@
 //! Time budget of a test run, which ends at the time in `DROPHAMMER_UNTIL`, in seconds since 1970. A case that would
 //! not finish in time is not started, and is reported as not run.
 
-use crate::host::patience;
+use crate::host_tools::patience;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 

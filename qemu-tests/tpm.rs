@@ -1,7 +1,7 @@
 //! TPM 2 of a machine, simulated by swtpm. Its state is in the folder of the machine, and is preserved across power
 //! cuts.
 
-use crate::host::{Context, Result, patience, tie_to_thread};
+use crate::host_tools::{Context, Result, patience, tie_to_thread};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,6 +1,6 @@
 //! End-to-end tests of the output and the exit codes of `drophammer volume`, with a running `drophammer serve`.
 
-use crate::host::{Result, tie_to_thread, write};
+use crate::host_tools::{Result, tie_to_thread, write};
 use crate::server::{Server, boot_script, send_json, write_object};
 use model::architecture::Architecture;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 
-const MACHINE: &str = "00000000-0000-0000-0000-0000000000b1";
+const MACHINE_ID: &str = "00000000-0000-0000-0000-0000000000b1";
 const MAC: &str = "52:54:00:00:00:b1";
 const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7401";
 const OTHER: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7402";
@@ -36,7 +36,7 @@ fn create_folder() -> tempfile::TempDir {
     let layout = "id: plain\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]\n\
                   filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
     let machine = format!(
-        "id: {MACHINE}\nname: node\nmacs: ['{MAC}']\nsize: c1\nallocation:\n  id: a1\n  hostname: h\n  image: os\n  filesystemlayout: plain\n"
+        "id: {MACHINE_ID}\nname: node\nmacs: ['{MAC}']\nsize: c1\nallocation:\n  id: a1\n  hostname: h\n  image: os\n  filesystemlayout: plain\n"
     );
     let bare = "id: 00000000-0000-0000-0000-0000000000b2\nname: bare\nmacs: ['52:54:00:00:00:b2']\n";
     for (kind, id, text) in [
@@ -96,15 +96,15 @@ fn test_standard_input(port: u16, token: &Path, folder: &Path) {
 /// Simulates an installation whose agent reports these volumes.
 fn simulate_installation(port: u16, volumes: &Value) -> Result<()> {
     let script =
-        boot_script(port, MACHINE, MAC, Architecture::Amd64)?.ok_or("the server does not install the machine")?;
+        boot_script(port, MACHINE_ID, MAC, Architecture::Amd64)?.ok_or("the server does not install the machine")?;
     let token = script.cmdline.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
     let token = token.ok_or("the agent receives no token")?;
-    let registered = json!({"uuid": MACHINE, "hardware": {"memory": 1, "cpu_cores": 2, "disks": [], "nics": []},
+    let registered = json!({"uuid": MACHINE_ID, "hardware": {"memory": 1, "cpu_cores": 2, "disks": [], "nics": []},
         "bios": {"vendor": "", "version": "", "date": ""}});
     let report = json!({"success": true, "message": "m", "allocationuuid": "a1", "volumes": volumes,
         "burn": {"bytes": 1, "seconds": 1.0, "shares": []}});
     let begins = json!({"allocationuuid": "a1", "order": ""});
-    let machine = format!("/v1/machine/{MACHINE}");
+    let machine = format!("/v1/machine/{MACHINE_ID}");
     for (method, path, body) in [
         ("POST", "/v1/machine/register", registered),
         ("GET", &format!("{machine}/wait?seconds=60"), Value::Null),
@@ -163,7 +163,7 @@ pub fn self_test() {
     let pending = "db-1 node Pending - - the pending installation prepares the volume".to_owned();
     assert_eq!(lines(&good(&["add", "node", &list])), std::slice::from_ref(&pending));
     assert_eq!(
-        lines(&good(&["add", MACHINE, &list])),
+        lines(&good(&["add", MACHINE_ID, &list])),
         std::slice::from_ref(&pending),
         "existing volumes are unchanged"
     );

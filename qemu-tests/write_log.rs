@@ -1,7 +1,7 @@
 //! Write log of a disk, written by QEMU's `blklogwrites` in the format of the kernel's dm-log-writes. The first sector
 //! contains the number of entries. It is followed, for each write, by a sector with the entry and by the data.
 
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@
 //! QEMU logs the writes (`write_log`). A thread reads the lengths of the logs whenever the console shows another stage.
 //! At the end, each write is compared with the extents of the stages that may have made it (`write_attribution`).
 
-use crate::host::{Context, Result, write};
-use crate::machine::{BootMethod, Chassis};
+use crate::host_tools::{Context, Result, write};
+use crate::qemu_machine::{BootMethod, Chassis};
 use crate::scenario::Disk;
 use crate::write_attribution::{AgentState, ConsoleSample, DiskIdentity, WritePolicy};
 use crate::{qemu_disks, write_log};

@@ -1,7 +1,7 @@
 //! Boot loaders on reconstructed disks.
 
 use crate::crash_states::ReplayedDisk;
-use crate::host::{Context, Result, limit_command};
+use crate::host_tools::{Context, Result, limit_command};
 use model::inventory::DiskPartition;
 use std::os::unix::fs::FileExt;
 
@@ -72,7 +72,7 @@ pub(super) fn test_uefi_loaders() {
     std::fs::write(&menu, "search --fs-uuid --set=root aaaa-1\n").expect("written");
     std::fs::write(&loader, "MZ").expect("written");
     let run = |argv: &[&str]| {
-        crate::host::run_tool(argv, std::process::Stdio::null()).expect("mtools");
+        crate::host_tools::run_tool(argv, std::process::Stdio::null()).expect("mtools");
     };
     run(&["mformat", "-i", &image, "-T", "6144", "::"]);
     run(&["mmd", "-i", &image, "::/EFI", "::/EFI/BOOT"]);

@@ -135,7 +135,7 @@ fn list_device_targets(operation: &DeviceOp) -> Vec<&DevicePath> {
         DeviceOp::CreateGroup(group) => group.devices.iter().collect(),
         DeviceOp::RemoveVolumes(remove) => remove.physical.iter().collect(),
         DeviceOp::CreateVolume(volume) => volume.physical.iter().collect(),
-        DeviceOp::CreateContainer(container) => vec![&container.device],
+        DeviceOp::CreateContainer(creation) => vec![&creation.0.device],
         DeviceOp::MakeFilesystem(make) => vec![&make.device],
         DeviceOp::CreateK8sVolume(volume) => volume.written_devices(),
         DeviceOp::Release(_)

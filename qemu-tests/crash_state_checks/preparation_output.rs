@@ -2,7 +2,7 @@
 //! written.
 
 use crate::crash_states::ByteRanges;
-use crate::host::{Context, Result};
+use crate::host_tools::{Context, Result};
 
 /// Preserved filesystem, or one half of a mirrored filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Comparison of the disk contents that the inspection ramdisk reports with the expected contents.
 
-use crate::disks::kind_guid;
+use crate::disk_files::kind_guid;
 use crate::expectations::{DiskExpectations, FileExpectations};
-use crate::facts::{Facts, matches_pattern};
+use crate::guest_facts::{Facts, matches_pattern};
 use crate::scenario::Partition;
 use crate::storage_comparison;
 use serde_json::Value;

@@ -1,10 +1,10 @@
 //! Faults that the proxy causes: responses that are cut, delayed or altered, and traps that a response triggers.
 
 use super::{ProxyState, lock_shared};
-use crate::facts::matches_pattern;
 use crate::faulty_responses::FaultyResponse;
+use crate::guest_facts::matches_pattern;
+use crate::offered_image::ResponseFault;
 use crate::scenario::EventAction;
-use crate::served_image::ResponseFault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@ import time
 
 OVMF = "/usr/share/OVMF/OVMF_%s_4M.fd"
 
-# Work that an emulated kernel can omit (qemu-tests/machine.rs).
+# Work that an emulated kernel can omit (qemu-tests/qemu_machine.rs).
 SPARED = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1"
 
 # Message of the tiny OS when it is up.

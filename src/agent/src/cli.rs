@@ -28,11 +28,11 @@ pub enum AgentCommand {
         "Example: after `drophammer machine reinstall ID --image IMAGE`, on the machine\n  \
         drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
-    Reinstall(crate::reinstall::ReinstallOptions),
+    Reinstall(crate::reinstall_command::ReinstallOptions),
     /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
     ///
     /// To migrate a whole machine with the help of the server, use `drophammer machine move` instead.
-    Move(transfer::options::TransferOptions),
+    Move(transfer::move_options::TransferOptions),
     /// Print the inventory of this machine as JSON, and list on standard error the objects that cannot be read. Nothing
     /// is changed.
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
@@ -41,10 +41,10 @@ pub enum AgentCommand {
     #[command(hide = true)]
     Uplink,
     /// Decode an image on behalf of the parent process.
-    #[command(name = linux::process::worker::WORKER, hide = true)]
+    #[command(name = linux::process::worker_process::WORKER, hide = true)]
     ImageWorker,
     /// Read which blocks the filesystems of a disk use, on behalf of the parent process.
-    #[command(name = linux::process::worker::USED_BLOCKS_WORKER, hide = true)]
+    #[command(name = linux::process::worker_process::USED_BLOCKS_WORKER, hide = true)]
     UsedBlocksWorker,
     /// Run the `verify` program of an OS definition in a sandbox, on behalf of the parent process.
     #[command(name = linux::verify_program::WORKER, hide = true)]
@@ -62,10 +62,10 @@ pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
             crate::IronicNextAction::BootAgain => CommandOutcome::BootAgain,
             crate::IronicNextAction::Rescue => CommandOutcome::Rescue,
         }),
-        AgentCommand::Reinstall(options) => crate::reinstall::run_reinstall(options),
+        AgentCommand::Reinstall(options) => crate::reinstall_command::run_reinstall(options),
         AgentCommand::Move(options) => transfer::run_move(options),
         AgentCommand::Inventory(options) => crate::inventory_command::run_inventory(options),
-        AgentCommand::Uplink => crate::ramdisk_network::run_uplink(),
+        AgentCommand::Uplink => crate::uplink_command::run_uplink(),
         AgentCommand::ImageWorker => {
             image::worker::run_image_worker().map(|()| CommandOutcome::Good).context(Phase::Image, context)
         }

@@ -7,7 +7,7 @@
 use crate::report::ProgressReporter;
 use common::error::{Error, Phase, Result};
 use control::{AttemptNotice, ControlPlane};
-use device_ops::{check_table_edits, run_device_op};
+use device_operation_dispatch::{check_table_edits, run_device_op};
 use image::MountsBelow;
 use linux::storage::disk_identity::HeldDisks;
 use linux::storage::luks;
@@ -30,7 +30,7 @@ use std::thread;
 use std::time::Duration;
 use transfer::machine_migration::IncomingMigration;
 
-mod device_ops;
+mod device_operation_dispatch;
 mod final_stages;
 mod image_stages;
 mod migration_adaptation;

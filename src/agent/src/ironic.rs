@@ -6,12 +6,13 @@
 mod api_client;
 mod certificate;
 mod command_result;
+mod command_worker;
 mod commands;
 mod deploy_args;
 mod direct_deploy;
 mod inject_files;
 mod inventory;
-mod logs;
+mod log_collection;
 mod lookup;
 mod machine_actions;
 mod rescue;
@@ -20,9 +21,9 @@ mod server;
 mod skipped_disks;
 mod step_runner;
 mod stored_credentials;
-mod worker;
 
 use api_client::{FoundIronicNode, HeartbeatRequest, IronicClient, IronicResult};
+use command_worker::CommandWorker;
 use commands::CommandList;
 use common::error::{Context, Error, Phase, Result};
 use common::output;
@@ -38,7 +39,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use worker::CommandWorker;
 
 /// Minimum interval between heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
@@ -104,7 +104,7 @@ pub(crate) fn run_ironic_agent(
             match reboot(RebootMode::RB_POWER_OFF).context(Phase::Boot, || "power off")? {}
         }
         IronicEnding::Lockdown => {
-            newroot::boot::network_down::take_interfaces_down();
+            newroot::boot::network_shutdown::take_interfaces_down();
             output::print_line(
                 "the conductor has disabled this machine (lockdown): its network is off, and the machine waits until it is powered off",
             );

@@ -16,15 +16,17 @@ mod migration_approval;
 mod migration_sender;
 mod plan_refusal;
 mod pool_machine_preparation;
+mod pre_allocation_inspection;
 pub(crate) mod preflight;
-pub(crate) mod ramdisk_network;
-pub(crate) mod reinstall;
+pub(crate) mod reinstall_command;
 pub(crate) mod report;
-mod waiting_inspection;
+pub(crate) mod uplink_command;
 
 use crate::executor::{ImageTrust, PlanExecutor};
 pub(crate) use crate::ironic::IronicNextAction;
-use crate::preflight::{keep_list_reinstall, local_state, order_number_check, passphrase_prompt, unlock_preserved};
+use crate::preflight::{
+    marker_based_reinstall, order_number_check, passphrase_prompt, preserved_container_unlock, state_from_markers,
+};
 use crate::report::ProgressReporter;
 use common::diagnostic;
 use common::error::{Context, Error, Phase, Result};
@@ -42,7 +44,7 @@ use model::inventory::Inventory;
 use model::inventory::lldp::NicNeighbors;
 use model::layout::ParsedLayout;
 use model::machine_migration::MigrationSide;
-use model::recorded_disks::ConnectedDisk;
+use model::pool_machine_disks::ConnectedDisk;
 use operations::StageName;
 use plan::Plan;
 use plan::request_from_allocation::{build_request, clear_begun_if_intact, find_untrusted_marker};
@@ -218,16 +220,17 @@ impl InstallAgent {
         preflight::wait_for_layout_disks(&parsed.layout).map_err(failure)?;
         preflight::register_preserved_partitions(&parsed.layout).map_err(failure)?;
         self.erase_newcomers(allocation)?;
-        unlock_preserved::read_ramdisk_key(&parsed.layout, allocation).map_err(failure)?;
-        self.fetch_disk_key(unlock_preserved::needs_disk_key(&parsed.layout), allocation).map_err(failure)?;
+        preserved_container_unlock::read_ramdisk_key(&parsed.layout, allocation).map_err(failure)?;
+        self.fetch_disk_key(preserved_container_unlock::needs_disk_key(&parsed.layout), allocation).map_err(failure)?;
         let mut ask = |question: &str, until| self.prompt_at_console(question, until);
-        let mut open =
-            |inventory: &Inventory| unlock_preserved::unlock_preserved(&parsed.layout, inventory, allocation, &mut ask);
+        let mut open = |inventory: &Inventory| {
+            preserved_container_unlock::unlock_preserved(&parsed.layout, inventory, allocation, &mut ask)
+        };
         let open: Option<&mut preflight::UnlockContainers> =
-            if unlock_preserved::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
+            if preserved_container_unlock::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
         let mut inventory = add_lldp_neighbors(preflight::read_assembled_with(open).map_err(failure)?, &self.leaves);
         let adopted =
-            keep_list_reinstall::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
+            marker_based_reinstall::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
         adopted.iter().for_each(|said| print_line(said));
         if !self.control.records_installations() {
             self.complete_allocation_from_disks(allocation, &inventory).map_err(failure)?;
@@ -240,7 +243,7 @@ impl InstallAgent {
         }
         let request = build_request(machine, &self.machine, allocation, &self.settings.consoles);
         if !self.control.records_installations() {
-            local_state::refuse_orphaning(&parsed.layout, &inventory, &request).map_err(failure)?;
+            state_from_markers::refuse_orphaning(&parsed.layout, &inventory, &request).map_err(failure)?;
         }
         let untrusted_marker = find_untrusted_marker(&request, &inventory).cloned();
         let make = |request| {
@@ -276,7 +279,7 @@ impl InstallAgent {
     fn complete_allocation_from_disks(&self, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
         let is_ordered_by_file = allocation.reinstall && self.control.install_memory() == RecordSource::DisksOnly;
         if !is_ordered_by_file {
-            return local_state::complete_from_markers(&self.machine, allocation, inventory);
+            return state_from_markers::complete_from_markers(&self.machine, allocation, inventory);
         }
         let said = order_number_check::compare_order(&self.machine, allocation, inventory)?;
         said.iter().for_each(|said| print_line(said));
@@ -346,4 +349,4 @@ fn describe_purpose(allocation: &Allocation) -> String {
 mod tests;
 
 #[cfg(test)]
-testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });
+testing::workers!(linux::process::worker_process::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker_process::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

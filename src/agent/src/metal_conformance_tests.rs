@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::thread;
 use uuid::Uuid;
 
-const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
+const MACHINE_ID: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Simulated rack: a process that is both pixie and control plane.
@@ -69,7 +69,8 @@ impl Rack {
 
     /// Boots a machine. Returns its reporter, and its control plane with the address and certificates from pixie.
     fn boots(&self) -> (Arc<MetalControlPlane>, ProgressReporter) {
-        let control = MetalControlPlane::new(&format!("{}/certs", self.url), MACHINE, Path::new("/proc/nonexistent"));
+        let control =
+            MetalControlPlane::new(&format!("{}/certs", self.url), MACHINE_ID, Path::new("/proc/nonexistent"));
         let control = Arc::new(control.unwrap_or_else(|error| panic!("{error}")));
         (control.clone(), ProgressReporter::new(control))
     }
@@ -173,13 +174,13 @@ fn erasure(inventory: &Inventory, allocation: Option<&Allocation>) -> Option<Pla
         Some(of) => PoolAllocation::Allocated { allocation: &of.id, reinstall: of.reinstall, installed: of.succeeded },
         None => PoolAllocation::Unallocated,
     };
-    let subject = PlanSubject { machine: MACHINE.into(), image: "nothing".into(), ..PlanSubject::default() };
+    let subject = PlanSubject { machine: MACHINE_ID.into(), image: "nothing".into(), ..PlanSubject::default() };
     plan::plan_emptying(inventory, owner, &[], subject).unwrap()
 }
 
 fn installation(inventory: &Inventory, machine: &AssignedMachine, allocation: &Allocation) -> Plan {
     let layout = allocation.parse_layout().unwrap_or_else(|problems| panic!("{problems:?}")).layout;
-    let request = request_from_allocation::build_request(machine, MACHINE, allocation, &["ttyS0".to_owned()]);
+    let request = request_from_allocation::build_request(machine, MACHINE_ID, allocation, &["ttyS0".to_owned()]);
     let plan = plan::make_plan(&layout, inventory, request, &mut Uuid::new_v4);
     plan.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
@@ -194,7 +195,7 @@ fn judge_installations() {
         rack.steer("set", &json!({"stream": 1.0}));
         let (control, reporter) = rack.boots();
         tell(&reporter, EventName::Preparing, "drophammer");
-        tell(&reporter, EventName::Registering, MACHINE);
+        tell(&reporter, EventName::Registering, MACHINE_ID);
         let there = machine();
         control.register_machine(&there).unwrap();
         assert!(control.machine_pool().is_some_and(|_| erasure(&there, None).is_some()));
@@ -259,7 +260,7 @@ fn judge_a_pool() {
     let found = control.fetch_machine().unwrap().allocation.unwrap();
     let marker = RecordedDisk::default();
     let marker = model::install_marker::InstallMarker {
-        machine: MACHINE.into(),
+        machine: MACHINE_ID.into(),
         allocation: ONE.into(),
         disks: vec![marker],
         ..Default::default()

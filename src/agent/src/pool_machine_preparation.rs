@@ -2,7 +2,7 @@
 
 use super::failure_handling::InstallFailure;
 use super::plan_refusal::{plan_refusal_error, print_refused_plan};
-use super::{InstallAgent, keep_list_reinstall, local_state};
+use super::{InstallAgent, marker_based_reinstall, state_from_markers};
 use crate::executor::{ImageTrust, PlanExecutor};
 use crate::preflight;
 use common::error::Result;
@@ -13,7 +13,7 @@ use linux::probe::{self, ProbeDepth, lldp_receiver as ears};
 use model::allocation::Allocation;
 use model::inventory::Inventory;
 use model::inventory::lldp::{self, LeafSearch, NicNeighbors};
-use model::recorded_disks::{self, ConnectedDisk, KnownDisk};
+use model::pool_machine_disks::{self, ConnectedDisk, KnownDisk};
 use operations::FailureState as Left;
 use plan::{Plan, PlanSubject, PoolAllocation};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl InstallAgent {
         let known = pool.known_disks()?;
         preflight::wait_for_known_disks(&known, began)?;
         let inventory = probe::read_inventory(ProbeDepth::Deep)?;
-        let missing = recorded_disks::find_missing(&known, &inventory.disks);
+        let missing = pool_machine_disks::find_missing(&known, &inventory.disks);
         for disk in &missing {
             print_line(&format!("{disk} was present during an earlier boot, but is absent now"));
         }
@@ -98,11 +98,11 @@ impl InstallAgent {
         let failure = |error| Box::new(InstallFailure::new_before_plan("plan", error));
         let Some(erased) = &self.erased else { return Ok(()) };
         let there = probe::read_inventory(ProbeDepth::Shallow).map_err(failure)?;
-        if recorded_disks::find_newcomers(erased, &there).is_none() {
+        if pool_machine_disks::find_newcomers(erased, &there).is_none() {
             return Ok(());
         }
         let inventory = preflight::read_assembled_inventory().map_err(failure)?;
-        let Some(newcomers) = recorded_disks::find_newcomers(erased, &inventory) else { return Ok(()) };
+        let Some(newcomers) = pool_machine_disks::find_newcomers(erased, &inventory) else { return Ok(()) };
         for disk in &newcomers.disks {
             print_line(&format!(
                 "disk {device} was connected after the other disks had been erased",
@@ -124,17 +124,17 @@ impl InstallAgent {
         let owner = match allocation {
             None => PoolAllocation::Unallocated,
             Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
-                let reinstall = *reinstall || keep_list_reinstall::preserves_disks(&self.machine, of, inventory);
+                let reinstall = *reinstall || marker_based_reinstall::preserves_disks(&self.machine, of, inventory);
                 PoolAllocation::Allocated { allocation: id, reinstall, installed: *succeeded }
             }
         };
         if let Some(allocation) = allocation {
-            keep_list_reinstall::refuse_data_loss(&self.machine, allocation, inventory)?;
+            marker_based_reinstall::refuse_data_loss(&self.machine, allocation, inventory)?;
         }
         if let PoolAllocation::Allocated { allocation, reinstall: false, installed: false } = owner
             && !plan::is_installed(inventory, &self.machine, allocation)
         {
-            local_state::require_all_read(inventory)?;
+            state_from_markers::require_all_read(inventory)?;
         }
         let (machine, image) = (self.machine.clone(), "nothing".to_owned());
         let subject = PlanSubject { machine, image, ..PlanSubject::default() };
@@ -162,7 +162,7 @@ impl InstallAgent {
 /// Records the disks for later boots. A machine that cannot store the record continues. At its next boot, it does not
 /// know which disks to wait for.
 fn record_disks(pool: &dyn MachinePool, inventory: &Inventory, missing: &[KnownDisk]) {
-    let disks = recorded_disks::disks_to_record(&inventory.disks, missing);
+    let disks = pool_machine_disks::disks_to_record(&inventory.disks, missing);
     if let Err(error) = pool.remember_disks(&disks) {
         tracing::warn!("{error}; at the next boot, a disk that the kernel detects late may be overlooked");
     }

@@ -2,12 +2,12 @@
 //! everything on the disks.
 
 mod disk_settling;
-pub(crate) mod keep_list_reinstall;
-pub(crate) mod local_state;
-mod opaque_objects;
+pub(crate) mod marker_based_reinstall;
+mod opaque_object_refusal;
 pub(crate) mod order_number_check;
 pub(crate) mod passphrase_prompt;
-pub(crate) mod unlock_preserved;
+pub(crate) mod preserved_container_unlock;
+pub(crate) mod state_from_markers;
 
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -17,13 +17,13 @@ use linux::probe::{self, ProbeDepth};
 use linux::process;
 use linux::storage::read_only_assembly::ReadOnlyAssembly;
 use linux::storage::write_protection::WriteLocks;
-use linux::storage::{self, interrupted_edit, read_only_assembly};
+use linux::storage::{self, interrupted_gpt_edit, read_only_assembly};
 use model::device_name::DevicePath;
-use model::inventory::{FailedAttempt, Inventory};
+use model::inventory::{InspectionFailure, Inventory};
 use model::layout::Layout;
 use model::layout::graph::LayoutGraph;
 use model::layout::preserved_objects::PreservedObjects;
-use model::recorded_disks::{self, KnownDisk};
+use model::pool_machine_disks::{self, KnownDisk};
 use model::storage_graph;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub(crate) fn require_tools() -> Result<()> {
 }
 
 /// Function that unlocks the encrypted containers of an inventory. Returns the containers that remain locked.
-pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
+pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<InspectionFailure> + 'a;
 
 /// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in `disk_settling`.
 ///
@@ -65,7 +65,7 @@ pub(crate) fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
 pub(crate) fn wait_for_known_disks(known: &[KnownDisk], began: Instant) -> Result<()> {
     let patience = if known.is_empty() { DiskWaitLimits::FIRST_BOOT } else { DiskWaitLimits::POOL };
     let are_there = |inventory: &Inventory| {
-        let missing = recorded_disks::find_missing(known, &inventory.disks);
+        let missing = pool_machine_disks::find_missing(known, &inventory.disks);
         !known.is_empty() && missing.iter().all(|disk| disk.written_off)
     };
     wait_for_disks(patience, began, &are_there)
@@ -96,7 +96,7 @@ pub(crate) fn register_preserved_partitions(layout: &Layout) -> Result<()> {
     }
     let inventory = probe::read_inventory(ProbeDepth::Shallow)?;
     for disk in renewed.filter_map(|disk| storage_graph::disk_lookup::find_disk(disk, &inventory).ok()) {
-        let registered = interrupted_edit::register_backup_partitions(&disk.device)?;
+        let registered = interrupted_gpt_edit::register_backup_partitions(&disk.device)?;
         if !registered.is_empty() {
             console_log::print_line(&format!(
                 "{device}: the first copy of the partition table is damaged, as after an interrupted attempt; the \
@@ -174,7 +174,7 @@ pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result
     let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
     assembled.mark_inventory(&mut inventory);
     inventory.failed.extend(failed.into_iter().flatten());
-    unlock_preserved::record_untried_containers(&mut inventory);
+    preserved_container_unlock::record_untried_containers(&mut inventory);
     assembled.inspect_filesystems(&mut inventory)?;
     Ok(inventory)
 }
@@ -183,7 +183,7 @@ pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result
 fn unlock_assembled(
     assembled: &mut read_only_assembly::ReadOnlyAssembly,
     open: &mut UnlockContainers,
-) -> Result<Vec<FailedAttempt>> {
+) -> Result<Vec<InspectionFailure>> {
     let opened = probe::read_inventory(ProbeDepth::Deep).map(|inventory| open(&inventory));
     opened.and_then(|failed| assembled.assemble_again().map(|()| failed)).inspect_err(|_| {
         // Unlocking the containers has failed. If the disks also cannot be made writable again, the first error is

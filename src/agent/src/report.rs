@@ -1,15 +1,15 @@
 //! Events, progress, timings and the console log. They are printed on the console immediately, and sent to the control
 //! plane when possible. Reporting never blocks an installation, and never makes it fail.
 
-mod sender;
+mod event_sender;
 
 use common::error::Result;
 use common::format;
 use common::sync::lock_mutex;
 use control::ControlPlane;
+use event_sender::EventSender;
 use linux::console_log::{CONSOLE_LOG, print_line};
 use model::install_report::{EventName, ProgressEvent, StageTime, TransferProgress};
-use sender::EventSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 

@@ -58,7 +58,7 @@ fn attempt_with_untouched_disks_counts_as_not_started() {
 fn permanent_allocation_file_is_executed_once() {
     let layout = model::layout::read_yaml(LAYOUT).unwrap().layout;
     let marker = |order: &str| {
-        let order = common::serde_empty::non_empty(order.to_owned());
+        let order = common::empty_string_as_none::non_empty(order.to_owned());
         Some(InstallMarker { machine: "m".into(), allocation: "a".into(), order, ..InstallMarker::default() })
     };
     for (there, order, is_done) in [
@@ -77,7 +77,7 @@ fn permanent_allocation_file_is_executed_once() {
         let mut allocation = Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() };
         match allocation.reinstall {
             true => drop(order_number_check::compare_order("m", &mut allocation, &inventory).unwrap()),
-            false => local_state::complete_from_markers("m", &mut allocation, &inventory).unwrap(),
+            false => state_from_markers::complete_from_markers("m", &mut allocation, &inventory).unwrap(),
         }
         let request = build_request(&AssignedMachine::default(), "m", &allocation, &[]);
         let plan = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4);

@@ -1,23 +1,23 @@
-//! Authorization of users. `table` specifies the access that each route requires, and only [`authorize_request`]
+//! Authorization of users. `route_access` specifies the access that each route requires, and only [`authorize_request`]
 //! decides about requests. Handlers read the [`Identity`] of the user from the extensions of the request. Handlers
 //! cannot see machines of projects that are not accessible to the user: within a request, [`AppState::directory`]
 //! returns only accessible machines.
 
-pub mod hidden_values;
 pub mod login_sessions;
 pub mod project_snapshots;
-pub mod table;
+pub mod route_access;
+pub mod secret_masking;
 
 use crate::AppState;
 use crate::bearer_token::bearer_hash;
 use axum::http::{HeaderMap, StatusCode, header};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
+use route_access::{RouteAccess, RouteRule, RouteScope};
 use std::sync::{Arc, OnceLock};
-use store::token::{self, TokenHash};
+use store::token_hash::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 pub use store::users::{Identity, IdentitySource, UserRole};
-use table::{RouteAccess, RouteRule, RouteScope};
 
 /// Header in which OpenStack clients send a token.
 const OPENSTACK_TOKEN: &str = "x-auth-token";
@@ -65,7 +65,7 @@ fn is_viewer() -> bool {
 
 /// Returns the error of a file in the server's directory, without its reasons if the current user must not read them.
 pub fn visible_file_error(error: &str) -> String {
-    if is_viewer() { hidden_values::hide_problem_reasons(error) } else { error.to_owned() }
+    if is_viewer() { secret_masking::hide_problem_reasons(error) } else { error.to_owned() }
 }
 
 /// Returns the parts of a text that the current user may read. The text consists of messages, one per line.
@@ -139,14 +139,14 @@ pub enum AccessDecision {
 pub(crate) fn unauthenticated_error() -> ApiError {
     let why = format!(
         "this request requires a token of a user, or the operator's token, which is in {file} in the server's directory",
-        file = token::OPERATOR_FILE
+        file = token_hash::OPERATOR_FILE
     );
     ApiError::new(StatusCode::UNAUTHORIZED, why)
 }
 
 /// Returns the hash of the request's token for this route: the bearer token, or the token of an OpenStack client.
 fn request_token(headers: &HeaderMap, route: &str) -> Option<TokenHash> {
-    let openstack = || headers.get(OPENSTACK_TOKEN)?.to_str().ok().map(token::hash_token);
+    let openstack = || headers.get(OPENSTACK_TOKEN)?.to_str().ok().map(token_hash::hash_token);
     bearer_hash(headers).or_else(|| route.starts_with("/v1/deploy").then(openstack).flatten())
 }
 
@@ -161,8 +161,8 @@ pub async fn authorize_request(
     machine: Option<&str>,
     headers: &HeaderMap,
 ) -> Result<AccessDecision, ApiError> {
-    let rule = table::find_rule(method, route);
-    if rule.is_none() && !table::is_known_route(route) {
+    let rule = route_access::find_rule(method, route);
+    if rule.is_none() && !route_access::is_known_route(route) {
         let error =
             ApiError::new(StatusCode::FORBIDDEN, format!("{method} {route}: none of the roles permits this request"));
         return Ok(refuse(error, "the route has no access rule", None));
@@ -191,7 +191,7 @@ pub async fn authorize_request(
 
 /// Returns whether the request carries the token in `metrics.token`.
 pub(crate) fn has_metrics_token(app: &AppState, headers: &HeaderMap) -> bool {
-    bearer_hash(headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics))
+    bearer_hash(headers).is_some_and(|given| token_hash::hashes_equal(&given, &app.metrics))
 }
 
 /// Refuses a request without a valid user token. Passes the request to its handler if the handler accepts other tokens,

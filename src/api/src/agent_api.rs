@@ -25,7 +25,7 @@ use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits::{LINE_BYTES, truncate_with_mark};
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use http_server::{anonymous_event_limit, request_context};
 use model::allocation::{self, Allocation};

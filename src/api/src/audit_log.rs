@@ -8,7 +8,7 @@ mod refusal_limit;
 
 use crate::AppState;
 use crate::access::Identity;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use audit_file::AuditFile;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -234,12 +234,12 @@ pub(crate) async fn get_audit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::table;
+    use crate::access::route_access;
 
     #[test]
     fn the_requests_that_only_change_the_database_exist() {
         for (method, route) in DATABASE_ONLY {
-            assert!(table::find_rule(method, route).is_some(), "{method} {route}");
+            assert!(route_access::find_rule(method, route).is_some(), "{method} {route}");
         }
     }
 

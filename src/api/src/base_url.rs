@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use common::error_code::ErrorCode;
 use common::url_host::{extract_host, strip_port};
 use http_server::api_error::ApiError;
-use http_server::quotas::ConnectionInfo;
+use http_server::client_address::ConnectionInfo;
 use site::boot_value_validation;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Bearer token of a request (RFC 6750).
 
 use axum::http::{HeaderMap, header};
-use store::token;
+use store::token_hash;
 
 /// Returns the hash of the request's bearer token.
-pub(crate) fn bearer_hash(headers: &HeaderMap) -> Option<token::TokenHash> {
-    bearer_token(headers).map(token::hash_token)
+pub(crate) fn bearer_hash(headers: &HeaderMap) -> Option<token_hash::TokenHash> {
+    bearer_token(headers).map(token_hash::hash_token)
 }
 
 /// Returns the request's bearer token.

@@ -1,6 +1,6 @@
 //! Digest of kernel, ramdisk and kernel command line. The operator passes it to `drophammer reinstall` on the machine.
 
-use super::operator::{OperatorAuth, unknown_machine};
+use super::operator_api::{OperatorAuth, unknown_machine};
 use super::{AppState, netboot};
 use axum::Json;
 use axum::extract::{Path, Query, State};

@@ -1,7 +1,7 @@
 //! Phase of a machine, which summarizes its state in one word.
 
 use crate::AppState;
-use crate::operator::MachineSummary;
+use crate::operator_api::MachineSummary;
 use model::install_report::{EventName, ProgressEvent};
 
 /// Phase of a machine, as shown in lists.
@@ -162,7 +162,7 @@ impl DisplayPhase {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operator::{ReinstallOrder, WaitingMarker};
+    use crate::operator_api::{ReinstallOrder, WaitingMarker};
     use crate::out_of_band::progress::OutOfBandProgress;
 
     #[test]

@@ -8,7 +8,7 @@ use super::{AppState, power};
 use bmc::PowerAction;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,15 +4,15 @@
 //! Start with [`routes`], the table of all endpoints. All handlers share [`AppState`].
 //!
 //! * Operator's directory: the crate `site` reads the directory. [`site_reload`] watches the directory and publishes
-//!   snapshots, `full_install_state` and `approval_check` combine snapshots with the database, and [`deploy_templates`]
-//!   changes templates. [`site_documents`] stores and returns all documents at once.
+//!   snapshots, `full_install_state` and `plan_approval_check` combine snapshots with the database, and
+//!   [`deploy_templates`] changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
 //! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
-//!   authenticate them, `machine_identification` identifies them, `abandoned_reinstalls` reports reinstalls that failed
-//!   too often, and [`migration_requests`] migrates machines. [`agent_api`] is the API of the agents, [`console_log`]
-//!   stores console logs, [`downloads`] serves files, and [`out_of_band`] runs the Redfish steps that precede an
-//!   installation.
-//! * Operators: [`operator`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] and
+//!   authenticate them, `machine_identification` identifies them, `abandoned_reinstall_messages` reports reinstalls
+//!   that failed too often, and [`migration_requests`] migrates machines. [`agent_api`] is the API of the agents,
+//!   [`console_log`] stores console logs, [`downloads`] serves files, and [`out_of_band`] runs the Redfish steps that
+//!   precede an installation.
+//! * Operators: [`operator_api`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] and
 //!   `json_schemas` describe the endpoints. [`machine_file_creation`] creates machine files, [`machine_details`] and
 //!   [`install_timeline`] describe one machine, and [`display_phase`] summarizes a machine in one word. [`power`] and
 //!   [`freed_machine_shutdown`] switch machines on and off. [`plan_input`], [`rack_plan`] and [`boot_digest`] answer
@@ -25,12 +25,11 @@
 //!   events, and [`planner_pool`] runs plans.
 
 pub mod abandoned_bmc_actions;
-mod abandoned_reinstalls;
+mod abandoned_reinstall_messages;
 pub mod accepted_host_names;
 pub mod access;
-mod added_images;
+mod added_image_wait;
 pub mod agent_api;
-mod approval_check;
 pub mod audit_log;
 pub mod base_url;
 mod bearer_token;
@@ -55,8 +54,9 @@ pub mod migration_requests;
 pub mod netboot;
 pub mod oidc_login;
 pub mod openapi;
-pub mod operator;
+pub mod operator_api;
 pub mod out_of_band;
+mod plan_approval_check;
 pub mod plan_input;
 pub mod planner_pool;
 pub mod power;
@@ -73,9 +73,9 @@ pub mod user_management;
 use accepted_host_names::HostNames;
 use deploy_templates::TemplateWriter;
 use http_server::anonymous_event_limit::AnonymousEvents;
-use http_server::quotas::ClientQuotas;
+use http_server::client_quotas::ClientQuotas;
 use http_server::rate_limited_log::RateLimitedLog;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use http_server::tls::ServerTls;
 use linux::neighbor_table::MacLookup;
 use planner_pool::PlannerPool;
@@ -115,11 +115,11 @@ pub struct AppState {
     pub closing: published::Receiver<bool>,
     pub state: ServerState,
     pub counters: Arc<metrics::Metrics>,
-    pub watch: StatusLog,
+    pub watch: ServerLog,
     /// Hash of the operator's token.
-    pub operator: store::token::TokenHash,
+    pub operator: store::token_hash::TokenHash,
     /// Hash of the token for metrics.
-    pub metrics: store::token::TokenHash,
+    pub metrics: store::token_hash::TokenHash,
     pub wake: mpsc::Sender<ReloadEvent>,
     pub boot_tokens: BootTokenKey,
     pub source_ports: SourcePorts,
@@ -137,7 +137,7 @@ pub struct AppState {
     /// Interval at which the session of an open stream of live updates is verified.
     pub session_interval: Duration,
     /// Summaries of machines for lists.
-    pub summaries: operator::summary_cache::SummaryCache,
+    pub summaries: operator_api::summary_cache::SummaryCache,
     /// Snapshots for users with projects.
     pub project_snapshots: access::project_snapshots::ProjectSnapshots,
     pub audit: audit_log::AuditLog,

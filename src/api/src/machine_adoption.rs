@@ -8,9 +8,9 @@ use super::machine_file_creation::{
     render_machine_file,
 };
 use super::metal_api::ApiRefusal;
-use super::metal_api::document_edits::{create_file, remove_file, stored_documents, wait_until_published};
+use super::metal_api::document_edits::{create_file, database_edits, remove_file, wait_until_published};
 use super::metal_api::machine_file_replacement::{MachineFileText, read_machine_text};
-use super::operator::{MachineSummary, OperatorAuth, summarize_machine};
+use super::operator_api::{MachineSummary, OperatorAuth, summarize_machine};
 use super::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::install_marker::InstallMarker;
 use model::layout::{Layout, compute_digest};
 use serde::{Deserialize, Serialize};
@@ -219,7 +219,7 @@ async fn find_machine_file(
         let file = read_machine_text(app, id).await.map_err(ApiRefusal::into_error)?;
         return Ok(Some((machine.clone(), file)));
     }
-    stored_documents::refresh(app).await?;
+    database_edits::refresh(app).await?;
     let (documents, folder) = (app.documents.clone(), app.machines.clone());
     let (id, allocation) = (id.to_owned(), allocation.to_owned());
     let searched = tokio::task::spawn_blocking(move || -> std::io::Result<Option<(MachineSpec, MachineFileText)>> {

@@ -2,7 +2,7 @@
 //! the headers of a request are checked, so the body of an unauthenticated request is never read.
 
 use super::bearer_token::bearer_token;
-use super::{AppState, abandoned_reinstalls};
+use super::{AppState, abandoned_reinstall_messages};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -10,11 +10,11 @@ use common::error_code::ErrorCode;
 use common::format::format_count;
 use control::api_types::RegisteredHardware;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::machine_identity::{BootIdentity, describe_other_macs_of};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
-use store::{EnrollOutcome, MachineBoot, RegisteringClient, token};
+use store::{EnrollOutcome, MachineBoot, RegisteringClient, token_hash};
 
 /// Authenticated machine whose id is in the path. A handler with this extractor accepts only boots that have registered
 /// and have not reported success yet.
@@ -77,7 +77,7 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
 /// Returns the boot to which the request's token belongs: a registered boot, or a boot that was requested recently.
 pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
-    let hash = token::hash_token(token);
+    let hash = token_hash::hash_token(token);
     let requested =
         app.boot_tokens.verify_token(token, app.state.shared_time()).map(|boot| MachineBoot::from_request(hash, boot));
     let boot = app.state.find_boot(hash, requested).await?;
@@ -123,8 +123,10 @@ pub(crate) async fn enroll_boot(
     let enrollment = RegisteringClient { address: peer.to_string(), allocation, has_file };
     match app.state.enroll_boot(boot.clone(), enrollment).await? {
         EnrollOutcome::Registered(next) => {
-            let stopped =
-                next.as_ref().map(|next| abandoned_reinstalls::log_order_end(app, id, next, peer)).unwrap_or_default();
+            let stopped = next
+                .as_ref()
+                .map(|next| abandoned_reinstall_messages::log_order_end(app, id, next, peer))
+                .unwrap_or_default();
             app.state.heard.record_call(&boot.hash);
             two_machines.into_iter().for_each(|why| app.log_rate_limited(format!("{name} at {peer}: {why}")));
             stopped.map_or(Ok(()), |why| Err(ApiError::new(StatusCode::CONFLICT, why)))

@@ -3,7 +3,7 @@
 use super::AppState;
 use super::console_log;
 use super::install_timeline::{TimelineEntry, build_timeline};
-use super::operator::{self, MachineSummary, OperatorAuth};
+use super::operator_api::{self, MachineSummary, OperatorAuth};
 use super::rollouts::{self, MemberView, RolloutState, RolloutView};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -138,8 +138,8 @@ pub(crate) async fn get_details(
     let directory = app.directory();
     let machine = directory.find_machine(&id);
     let summary = match machine {
-        Some(machine) => operator::summarize_machine(&app, machine).await?,
-        None => operator::summarize_new_machine(&app, &id).await?.ok_or_else(|| unknown_machine(&id))?,
+        Some(machine) => operator_api::summarize_machine(&app, machine).await?,
+        None => operator_api::summarize_new_machine(&app, &id).await?.ok_or_else(|| unknown_machine(&id))?,
     };
     let report = match summary.allocation.as_deref() {
         Some(allocation) => app.state.last_report(&id, allocation).await?,

@@ -3,10 +3,10 @@
 use super::AppState;
 use super::deploy_templates::template_files::CreationPermit;
 use super::metal_api::ApiRefusal;
-use super::metal_api::document_edits::stored_documents::{self, StoredChange};
+use super::metal_api::document_edits::database_edits::{self, StoredChange};
 use super::metal_api::document_edits::wait_until_in_effect;
-use super::metal_api::machine_file::check_templates;
-use super::operator::OperatorAuth;
+use super::metal_api::machine_file_edits::check_templates;
+use super::operator_api::OperatorAuth;
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;
@@ -16,7 +16,7 @@ use common::error_code::ErrorCode;
 use common::type_errors::locate_json_error;
 use control::api_types::{RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::machine_identity::usable_mac;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -235,7 +235,7 @@ async fn create_new_file(
         CreationFailure::NotCreated(conflict_error(why))
     };
     // An error of the database counts as uncertain: it may have stored the file nevertheless.
-    match stored_documents::change(app, path, None, Some(text)).await.map_err(CreationFailure::Uncertain)? {
+    match database_edits::change(app, path, None, Some(text)).await.map_err(CreationFailure::Uncertain)? {
         Some(StoredChange::Stored) => return Ok(permit),
         Some(StoredChange::Conflict(_)) => return Err(taken()),
         None => {}

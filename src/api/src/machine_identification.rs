@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::machine_identity::{
     BootIdentity, KnownMachine, MachineMatch, UuidProof, describe_other_macs, match_machine, parse_usable_uuid,
     prove_uuid, usable_mac,

@@ -5,24 +5,24 @@
 //! Requests change files in the server's directory. Responses show the versions of the files that are in effect.
 
 mod allocation_response;
+mod api_refusal;
 pub mod document_edits;
 mod edit_permit;
 pub(crate) mod image_states;
 pub(crate) mod images;
 pub(crate) mod layouts;
 mod machine_choice;
-pub(crate) mod machine_file;
+pub(crate) mod machine_file_edits;
 pub mod machine_file_replacement;
 pub mod machine_lock;
 pub(crate) mod machine_response;
 pub mod machines;
 pub mod os_definitions;
 pub mod os_parameters;
-mod references;
-mod refusal;
+mod referencing_machines;
 pub(crate) mod sizes;
 pub mod volumes;
 
+pub use api_refusal::ApiRefusal;
+pub(crate) use api_refusal::RefusalBody;
 pub use edit_permit::{EditPermit, EditRequest};
-pub use refusal::ApiRefusal;
-pub(crate) use refusal::RefusalBody;

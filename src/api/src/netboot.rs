@@ -1,7 +1,7 @@
 //! Boot scripts for PXE, and boot information for running systems that start the ramdisk with kexec. A boot that
 //! carries out a reinstall order is counted as an attempt before the ramdisk is served.
 
-use super::abandoned_reinstalls::{describe_stopped, describe_suspended, log_order_end};
+use super::abandoned_reinstall_messages::{describe_stopped, describe_suspended, log_order_end};
 use super::base_url::BaseUrls;
 use super::migration_requests::MigrationState;
 use super::source_port_check::SourcePort;
@@ -13,7 +13,7 @@ use axum::http::{Method, StatusCode};
 use common::error_code::ErrorCode;
 use control::api_types;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::architecture::Architecture;
 use model::install_report::{EventName, ProgressEvent};

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use oidc::id_token::{TokenExpectation, VerifiedIdentity};
 use oidc::provider::{OidcProvider, ProviderFault};
 use serde::{Deserialize, Serialize};

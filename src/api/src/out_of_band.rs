@@ -2,15 +2,15 @@
 //!
 //! A run starts when a machine in its ramdisk requests its installation, so a running system is never restarted.
 //! `admit` withholds the installation until every step is completed and verified, and the machine has booted again
-//! after the last restart. `run_loop` continues the runs, `decision` decides the next action of a run, `support` checks
-//! the Redfish service before the first change, and `progress` describes runs.
+//! after the last restart. `redfish_step_task` continues the runs, `next_action` decides the next action of a run,
+//! `capability_check` checks the Redfish service before the first change, and `progress` describes runs.
 
-mod decision;
+mod capability_check;
+mod next_action;
 pub mod progress;
-mod run_loop;
-mod support;
+mod redfish_step_task;
 
-pub use run_loop::{RUN_INTERVAL, continue_runs};
+pub use redfish_step_task::{RUN_INTERVAL, continue_runs};
 
 use super::AppState;
 use super::agent_api::wire_allocation;
@@ -22,11 +22,11 @@ use bmc::redfish::RedfishMachine;
 use bmc::redfish::bios::SystemState;
 use bmc::{TargetMachine, Unguarded, WriteGuard};
 use common::error::Result;
-use decision::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
 use http_server::api_error::ApiError;
 use model::bmc::Bmc;
 use model::deploy_steps::{BootDevice, OutOfBandStep};
 use model::install_report::{EventName, ProgressEvent};
+use next_action::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
 use site::allocation_resolution::ResolvedAllocation;
 use site::operator_files::MachineSpec;
 use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
@@ -108,7 +108,7 @@ pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects)
 /// Returns the reasons why the service cannot run the templates, each with its position in the template file.
 fn format_unsupported(templates: &[OutOfBandTemplate], state: &SystemState) -> Vec<String> {
     let problems = |template: &OutOfBandTemplate| {
-        let all = support::find_unsupported(&template.steps, state);
+        let all = capability_check::find_unsupported(&template.steps, state);
         all.iter().map(|why| template.format_problem(why)).collect::<Vec<_>>()
     };
     templates.iter().flat_map(problems).collect()
@@ -169,7 +169,7 @@ async fn advance_run(
         }
     };
     let remaining = run.steps.get(run.completed..).unwrap_or_default();
-    let unsupported = if is_new { support::find_unsupported(remaining, &system) } else { Vec::new() };
+    let unsupported = if is_new { capability_check::find_unsupported(remaining, &system) } else { Vec::new() };
     if !unsupported.is_empty() {
         return fail_run(app, &run, unsupported.join("; ")).await;
     }

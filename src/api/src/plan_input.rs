@@ -6,9 +6,9 @@ use super::agent_api::wire_allocation::to_wire_allocation;
 use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
 use super::migration_requests::migration_assignment::MigrationForecast;
-use super::operator::reinstall_plan::{ReinstallQuery, simulate_order};
-use super::operator::reinstalls::ReinstallRequest;
-use super::operator::{self, OperatorAuth};
+use super::operator_api::reinstall_plan::{ReinstallQuery, simulate_order};
+use super::operator_api::reinstalls::ReinstallRequest;
+use super::operator_api::{self, OperatorAuth};
 use super::{AppState, machine_identification};
 use crate::full_install_state;
 use axum::Json;
@@ -21,7 +21,7 @@ use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
 use site::allocation_resolution::{ResolvedAllocation, resolve_allocation, resolve_before_approval};
-use site::approved_inputs::digest_inputs;
+use site::approved_input_digests::digest_inputs;
 use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
 use site::operator_files::{AllocationSpec, MachineSpec};
 use site::snapshot::SiteSnapshot;
@@ -122,7 +122,7 @@ pub(crate) async fn get_preview(
                 "machines/ contains no machine {id}, and no machine with this id has registered"
             ))
         };
-        return Err(operator::explain_file_error(&directory, &id).unwrap_or_else(unknown));
+        return Err(operator_api::explain_file_error(&directory, &id).unwrap_or_else(unknown));
     }
     Ok(Json(preview))
 }

@@ -29,7 +29,7 @@ const MAXIMUM_WAITING_JOBS: usize = 256;
 const JOB_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time after which a computation is considered stuck. A computation with an inventory that does not exceed the limits
 /// takes less than a tenth of this time.
-const STUCK: Duration = Duration::from_secs(120);
+const STUCK_COMPUTATION_TIMEOUT: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Stack size of each thread, in bytes. The planner limits the depth of its recursion. Only debug builds, whose stack
 /// frames are larger, need a stack of this size.
@@ -175,7 +175,7 @@ impl PoolState {
     }
 
     fn is_responsive_at(&self, now: u64) -> bool {
-        let stuck = |since: u64| since != 0 && now.saturating_sub(since) > STUCK.as_millis() as u64;
+        let stuck = |since: u64| since != 0 && now.saturating_sub(since) > STUCK_COMPUTATION_TIMEOUT.as_millis() as u64;
         self.busy_since.iter().any(|since| !stuck(since.load(Ordering::Relaxed)))
     }
 

@@ -3,7 +3,7 @@
 use super::AppState;
 use super::access;
 use super::bmc_lease::{HeldLease, claim_controller};
-use super::operator::{OperatorAuth, unknown_machine};
+use super::operator_api::{OperatorAuth, unknown_machine};
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;
@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, WriteGuard, read_power_state, switch_power};
 use common::error::Error;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::request_context::yield_permit;
 use model::bmc::Bmc;
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,7 @@ use super::AppState;
 use super::agent_api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
 use super::migration_requests::migration_assignment::{self, MigrationForecast};
-use super::operator::reinstalls::is_reinstallable;
+use super::operator_api::reinstalls::is_reinstallable;
 use super::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -21,9 +21,9 @@ use plan::ApprovalSummary;
 use site::allocation_resolution::{
     find_differences, image_without_location, resolve_allocation, resolve_before_approval,
 };
+use site::ganeti_os_definitions::{OsDefinitions, VerifyCache};
 use site::loader::SiteLoader;
 use site::operator_files::{AllocationSpec, MachineSpec};
-use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use site::{plan_approvals, requested_steps, yaml_folder};
 use std::collections::BTreeMap;

@@ -18,8 +18,8 @@ use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes};
 use super::migration_requests::{machine_requests, operator_requests as moving};
-use super::operator::reinstalls::ReinstallRequest;
-use super::operator::{self, MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
+use super::operator_api::reinstalls::ReinstallRequest;
+use super::operator_api::{self, MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
 use super::plan_input::{self, PlanInput};
 use super::power::{self, PowerRequest, PowerStateResponse};
 use super::{
@@ -264,7 +264,7 @@ fn machine_management_routes() -> Vec<ApiRoute> {
             .with_query(&machines::ORDER_QUERY)
             .with_request(request_schema::<ReinstallRequest>)
             .with_response(response_schema::<ReinstallResponse>),
-        delete_route(reinstall, operator::reinstalls::cancel_reinstall, "Cancel an order that has not started")
+        delete_route(reinstall, operator_api::reinstalls::cancel_reinstall, "Cancel an order that has not started")
             .with_response(response_schema::<MachineSummary>),
         post_route(
             "/v1/machine/{id}/confirm",
@@ -278,7 +278,7 @@ fn machine_management_routes() -> Vec<ApiRoute> {
             "Confirm the records of all machines after the database was restored from a backup",
         )
         .with_response(list_schema::<MachineSummary>),
-        post_route("/v1/machine/{id}/rename", operator::rename_machine, "Change the id of a machine")
+        post_route("/v1/machine/{id}/rename", operator_api::rename_machine, "Change the id of a machine")
             .with_request(request_schema::<RenameRequest>)
             .with_response(response_schema::<MachineSummary>),
     ]
@@ -342,7 +342,7 @@ fn host_routes() -> Vec<ApiRoute> {
         .with_query(&["server"])
         .with_response(response_schema::<boot_digest::BootDigestResponse>),
         get_route("/v1/machine/{id}/preview", plan_input::get_preview, "Data for planning a machine")
-            .with_query(&operator::reinstall_plan::QUERY)
+            .with_query(&operator_api::reinstall_plan::QUERY)
             .with_response(response_schema::<PlanInput>),
     ]
 }

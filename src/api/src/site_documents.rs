@@ -10,8 +10,8 @@ mod removed_machines;
 use crate::AppState;
 use crate::access;
 use crate::metal_api::EditPermit;
-use crate::metal_api::document_edits::{hex_digest, stored_documents};
-use crate::operator::OperatorAuth;
+use crate::metal_api::document_edits::{database_edits, hex_digest};
+use crate::operator_api::OperatorAuth;
 use axum::Json;
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
@@ -20,15 +20,15 @@ use candidate_set::CandidateSet;
 use common::error_code::ErrorCode;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use site::documents::directory_import::{ImportedDirectory, read_directory};
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::documents::{BatchOutcome, DocumentContent};
-use store::machine_removal::RemovedMachine;
+use store::machine_removal_protection::RemovedMachine;
+use store::operator_documents::{BatchOutcome, DocumentContent};
 use tokio::sync::Semaphore;
 
 /// Maximum size of a request, in bytes. Ten thousand machine files take up 10 MB.
@@ -133,7 +133,7 @@ pub(crate) async fn export_documents(
     _: OperatorAuth,
 ) -> Result<Json<DocumentExport>, ApiError> {
     access::set_audited_object(AUDITED_OBJECT);
-    stored_documents::refresh(&app).await?;
+    database_edits::refresh(&app).await?;
     let document = |path: &str, DocumentContent { text, executable }: DocumentContent| SiteDocument {
         path: path.to_owned(),
         text,
@@ -196,7 +196,7 @@ pub(crate) async fn apply_documents(
     let revision = match app.state.store_documents(candidate.into_batch(removed), access::current_user()).await? {
         BatchOutcome::Stored(revision) => revision,
         BatchOutcome::Conflict(author) => {
-            let why = stored_documents::describe_conflict(std::path::Path::new("documents"), author.as_ref());
+            let why = database_edits::describe_conflict(std::path::Path::new("documents"), author.as_ref());
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
         BatchOutcome::Protected(protected) => return Err(removed_machines::refuse_removal(&before, &protected)),
@@ -212,7 +212,7 @@ pub(crate) async fn apply_documents(
 
 /// Returns the set of documents that would result from the request.
 async fn read_candidate(app: &AppState, document_application: DocumentApplication) -> Result<CandidateSet, ApiError> {
-    stored_documents::refresh(app).await?;
+    database_edits::refresh(app).await?;
     let Some(stored) = app.documents.stored() else {
         return Ok(CandidateSet::from_directory(import_directory(app).await?, document_application));
     };

@@ -1,9 +1,9 @@
 //! Thread that keeps the snapshot of the operator's directory up to date, and reports the problems of the directory.
 
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
+use site::ganeti_os_definitions;
 use site::loader::{SiteLoader, SiteScan};
 use site::machine_refresh::ChangedMachine;
-use site::os_definitions;
 use site::snapshot::SiteSnapshot;
 use site::yaml_folder::annotate_problem;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use tokio::sync::watch as published;
 /// Message to the thread that reads the directory.
 pub enum ReloadEvent {
     Digest(image_digest_cache::DigestResult),
-    Verified(os_definitions::VerifyResult),
+    Verified(ganeti_os_definitions::VerifyResult),
     /// The state of machines or allocations has changed in the database.
     State,
     /// Only the file or the state of one machine has changed.
@@ -28,7 +28,7 @@ pub enum ReloadEvent {
 pub struct SiteReloader {
     state: ServerState,
     loader: SiteLoader,
-    watch: StatusLog,
+    watch: ServerLog,
     publish: published::Sender<Arc<SiteSnapshot>>,
     /// Current problems, which have been logged.
     logged_problems: BTreeSet<String>,
@@ -56,7 +56,7 @@ impl SiteReloader {
     pub fn new(
         state: ServerState,
         loader: SiteLoader,
-        watch: StatusLog,
+        watch: ServerLog,
         publish: published::Sender<Arc<SiteSnapshot>>,
     ) -> SiteReloader {
         let (logged_problems, noted, now) = (BTreeSet::new(), BTreeSet::new(), Instant::now());

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::{ClientAddress, ClientOrigin};
+use http_server::client_address::{ClientAddress, ClientOrigin};
 use std::sync::Arc;
 
 /// First port that unprivileged processes may bind: the default of Linux for `ip_unprivileged_port_start`.

@@ -2,7 +2,7 @@
 
 use crate::AppState;
 use crate::access::{Identity, UserRole, set_audited_object};
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::{EVENT_BYTES, read_operator_document};
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 pub use store::user_tokens::{DEFAULT_DAYS, MAXIMUM_DAYS, UserToken};

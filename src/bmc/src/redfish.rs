@@ -141,8 +141,8 @@ fn with_apply_time(settings: &Value, mut body: Value) -> Value {
 
 #[cfg(test)]
 mod quirk_tests;
+#[cfg(test)]
+mod system_selection_tests;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
 pub mod test_double;
-#[cfg(test)]
-mod tests;

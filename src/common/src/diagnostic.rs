@@ -2,7 +2,7 @@
 //! together.
 
 use crate::error_code::{self, ErrorCode};
-use crate::format::system_errors::without_os_error_numbers;
+use crate::format::os_error_messages::without_os_error_numbers;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //! system or tool.
 
 use crate::error_code::ErrorCode;
-use crate::format::system_errors::without_os_error_numbers;
+use crate::format::os_error_messages::without_os_error_numbers;
 use crate::format::without_secrets;
 use crate::type_errors::{locate_json_error, reword_type_error};
 use std::error::Error as StdError;

@@ -1,9 +1,9 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and the removal of secrets and
 //! hidden characters.
 
-pub mod machine_id_substitution;
+pub mod machine_name_substitution;
 pub mod metal_api_rewording;
-pub mod system_errors;
+pub mod os_error_messages;
 pub mod table;
 pub mod terminal_escaping;
 pub mod untrusted_text_limits;
@@ -13,7 +13,7 @@ use table::{TableCell, TableColumn, TableFormat, format_table};
 use terminal_escaping::is_hidden;
 
 /// Error message about a YAML line that is indented by a tab.
-pub const TAB: &str = "a tab indents this line; YAML requires spaces";
+pub const INDENTING_TAB_ERROR: &str = "a tab indents this line; YAML requires spaces";
 
 /// Returns the line and column of a tab that indents `line` or the line after it. Both lines are searched, because the
 /// YAML parser reports such a tab at the end of the previous line.

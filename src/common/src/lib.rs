@@ -8,6 +8,7 @@
 pub mod bounded_read;
 pub mod command_outcome;
 pub mod diagnostic;
+pub mod empty_string_as_none;
 pub mod encoding;
 pub mod error;
 pub mod error_code;
@@ -15,9 +16,8 @@ pub mod format;
 pub mod json_schema_cleanup;
 pub mod output;
 #[cfg(any(test, feature = "testing"))]
-pub mod recorded_output;
-pub mod serde_empty;
-pub mod spelling;
+pub mod output_capture;
+pub mod spelling_suggestions;
 pub mod sync;
 pub mod timestamp;
 pub mod type_errors;

@@ -6,7 +6,7 @@
 mod tests;
 
 use crate::error::{Context, Error, Phase, Result};
-use crate::format::system_errors::without_os_error_numbers;
+use crate::format::os_error_messages::without_os_error_numbers;
 use crate::format::terminal_escaping::{self, TextStyle, escape_hidden, escape_json, render_styles};
 use serde::Serialize;
 use std::fmt::Display;
@@ -52,7 +52,7 @@ pub fn is_output_closed() -> bool {
 
 fn write_output(text: &str) -> Result<()> {
     #[cfg(any(test, feature = "testing"))]
-    if crate::recorded_output::record(text) {
+    if crate::output_capture::record(text) {
         return Ok(());
     }
     match io::stdout().lock().write_all(text.as_bytes()) {
@@ -97,7 +97,7 @@ pub fn print_alert(message: &dyn Display, is_styled: bool) {
 
 fn write_error(text: &str) {
     #[cfg(any(test, feature = "testing"))]
-    if crate::recorded_output::record(text) {
+    if crate::output_capture::record(text) {
         return;
     }
     // The command continues even if its messages cannot be written.

@@ -10,7 +10,7 @@ pub mod edit;
 mod fuzz;
 
 use crate::format::terminal_escaping::is_hidden;
-use crate::format::{TAB, find_indenting_tab};
+use crate::format::{INDENTING_TAB_ERROR, find_indenting_tab};
 use marked_yaml::{LoadError, LoaderOptions, Node, parse_yaml_with_options};
 use serde_json::Value;
 use std::fmt::Write;
@@ -67,7 +67,7 @@ fn reject_deep_nesting(text: &str) -> Result<(), String> {
         let (event, marker) = match parser.next_token() {
             Ok(next) => next,
             Err(error) => match find_indenting_tab(text, error.marker().line()) {
-                Some((line, column)) => return Err(format!("{line}:{column}: {TAB}")),
+                Some((line, column)) => return Err(format!("{line}:{column}: {INDENTING_TAB_ERROR}")),
                 None => break,
             },
         };
@@ -179,7 +179,10 @@ mod tests {
     #[test]
     fn tab_in_indentation_is_reported_with_position() {
         for (text, place) in [("id: a\n\tname: x\n", "2:1"), ("a:\n  b: 1\n  \tc: 2\n", "3:3")] {
-            assert_eq!(read_document(text, LoaderOptions::default()).unwrap_err(), format!("{place}: {TAB}"));
+            assert_eq!(
+                read_document(text, LoaderOptions::default()).unwrap_err(),
+                format!("{place}: {INDENTING_TAB_ERROR}")
+            );
         }
         assert!(read_document("a: \tb\n", LoaderOptions::default()).is_ok());
     }

@@ -162,7 +162,7 @@ pub struct InstallReport {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<ErasedDisk>,
     /// Id of the reinstall order that the machine has carried out; empty for a first installation.
-    #[serde(default, with = "common::serde_empty")]
+    #[serde(default, with = "common::empty_string_as_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
     /// True for a failure that left every disk unchanged. The machine can then boot its old system.
@@ -235,7 +235,7 @@ pub struct LogPart {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PointOfNoReturn {
     pub allocationuuid: String,
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
     /// Disks that the layout currently selects. The next attempt must select the same disks.

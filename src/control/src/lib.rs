@@ -2,19 +2,19 @@
 //! server over HTTP, a file, or metal-stack. The rest of the agent does not depend on the type of the control plane.
 
 pub mod api_types;
-mod async_http_client;
-mod blocking_http_client;
 pub mod boot_digest;
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake_control_plane;
 mod file_control_plane;
+mod http_control_plane;
+mod http_machine_client;
 pub mod metal_stack;
 pub mod retry;
 
-pub use async_http_client::HttpMachineClient;
-pub use blocking_http_client::HttpControlPlane;
 pub use file_control_plane::{FileControl, SignatureVerifier};
+pub use http_control_plane::HttpControlPlane;
+pub use http_machine_client::HttpMachineClient;
 pub use metal_stack::MetalControlPlane;
 use operations::StageExtents;
 
@@ -24,7 +24,7 @@ use model::install_marker::RecordedDisk;
 use model::install_report::{InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::machine_migration::MigrationReport;
-use model::recorded_disks::KnownDisk;
+use model::pool_machine_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ use loki::LokiUpload;
 use model::allocation::AssignedMachine;
 use model::install_report::{EventName, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
-use model::recorded_disks::KnownDisk;
+use model::pool_machine_disks::KnownDisk;
 use registration::MachineRegistration;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

@@ -4,7 +4,7 @@
 //! The colors are the palette of Okabe and Ito, which color-blind people can distinguish, and no information is conveyed by color alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
-use super::box_text::{BoxText, build_box_text, strip_control_characters};
+use super::box_contents::{BoxContents, build_box_contents, strip_control_characters};
 use super::node_text;
 use super::placement::{Connector, Rect, place_nodes};
 use common::format::format_count;
@@ -51,7 +51,7 @@ fn box_style(item: LayoutItem) -> BoxStyle {
 
 /// Draws the whole diagram, and returns the content of an SVG file.
 pub fn draw_svg(graph: &LayoutGraph) -> String {
-    let faces: Vec<BoxText> = (0..graph.nodes.len()).map(|node| build_box_text(graph, node)).collect();
+    let faces: Vec<BoxContents> = (0..graph.nodes.len()).map(|node| build_box_contents(graph, node)).collect();
     let sizes: Vec<(f64, f64)> = faces.iter().map(box_size).collect();
     let placed = place_nodes(graph, &sizes);
     let (head, top) = draw_head(graph);
@@ -91,7 +91,7 @@ fn text_element(x: f64, y: f64, size: f64, content: &str) -> Text {
     Text::new(content).set("x", x).set("y", y).set("font-size", size)
 }
 
-fn box_size(face: &BoxText) -> (f64, f64) {
+fn box_size(face: &BoxContents) -> (f64, f64) {
     let widest =
         |lines: &[String], width: f64| lines.iter().map(|line| line.chars().count() as f64 * width).fold(0.0, f64::max);
     let badge = if face.wipe.is_some() { BADGE_HEIGHT + 5.0 } else { 0.0 };
@@ -133,7 +133,7 @@ fn draw_heading(x: f64, look: &BoxStyle) -> Group {
         .add(text_element(x + 16.0, -22.0, 12.0, look.heading).set("font-weight", 600).set("fill", FAINT))
 }
 
-fn draw_box(face: &BoxText, rect: &Rect, look: &BoxStyle) -> Group {
+fn draw_box(face: &BoxContents, rect: &Rect, look: &BoxStyle) -> Group {
     let Rect { x, y, height, .. } = *rect;
     let mut group = Group::new().add(Title::new(face.tooltip.as_str())).add(draw_frame(rect, look, face.wipe));
     let badge = if face.wipe.is_some() { BADGE_HEIGHT + 5.0 } else { 0.0 };

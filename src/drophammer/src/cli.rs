@@ -165,10 +165,10 @@ pub enum CliCommand {
         drophammer apply -f /srv/rack --prune\n\n{EXIT_CODES}\n\
         With --detailed-exitcode: 0 nothing changes, 3 documents are deleted, 4 documents change."
     ))]
-    Apply(crate::server_commands::documents::ApplyOptions),
+    Apply(crate::server_commands::apply_and_export::ApplyOptions),
     /// Write all documents of a server to a directory, exactly as they are stored.
     #[command(after_help = format!("Example:\n  drophammer export /srv/rack\n\n{EXIT_CODES}"))]
-    Export(crate::server_commands::documents::ExportOptions),
+    Export(crate::server_commands::apply_and_export::ExportOptions),
     /// Move the records of a server to another database.
     Store(crate::local_commands::store::StoreArgs),
     /// List and check the files of a server's directory, plan all its machines, or store its documents in the database

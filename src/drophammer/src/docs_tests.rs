@@ -1,7 +1,7 @@
 //! Tests that compare the examples in `docs/` with the program.
 
-mod codes;
 mod compared_commands;
+mod error_codes;
 mod links;
 mod messages;
 mod traceability_tables;
@@ -132,7 +132,7 @@ fn the_hints_in_the_docs_are_understood() {
         let hint = if of == "numbers" { "size" } else { "model" };
         for expression in cells[2].split('`').skip(1).step_by(2) {
             let hints = [(hint.to_owned(), expression.to_owned())].into();
-            assert_eq!(layout::hints::check_hints(&hints), [], "{expression}");
+            assert_eq!(layout::root_device_hints::check_hints(&hints), [], "{expression}");
             found += 1;
         }
     }

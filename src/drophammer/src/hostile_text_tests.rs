@@ -5,7 +5,7 @@ use bmc::{PowerAction, TargetMachine, Unguarded, switch_power};
 use clap::Parser;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::recorded_output::{HOSTILE, first_hidden, recorded};
+use common::output_capture::{HOSTILE, first_hidden, recorded};
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use serde_json::{Value, json};

@@ -23,7 +23,7 @@ mod terminal_output;
 #[cfg(test)]
 mod terminal_writers_tests;
 #[cfg(test)]
-mod wire_tests;
+mod wire_format_tests;
 
 #[cfg(test)]
-testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });
+testing::workers!(linux::process::worker_process::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker_process::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

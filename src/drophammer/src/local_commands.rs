@@ -7,6 +7,8 @@ mod allocation_reader;
 pub(crate) mod check;
 #[cfg(test)]
 mod check_fuzz;
+#[cfg(test)]
+mod check_tests;
 pub mod explain;
 pub mod image_add;
 pub mod layout_from_machine;
@@ -18,8 +20,6 @@ pub mod site;
 mod site_files;
 pub mod site_plan;
 pub mod store;
-#[cfg(test)]
-mod tests;
 pub(crate) mod tree;
 
 pub use check::run_check;

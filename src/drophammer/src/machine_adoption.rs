@@ -7,9 +7,9 @@
 mod adoption_record;
 mod adoption_removal;
 mod adoption_summary;
-mod confirmation;
-mod fleet_file;
+mod fleet_machine_file;
 mod foreign_system;
+mod machine_name_confirmation;
 mod marker_storage;
 mod registration;
 #[cfg(test)]
@@ -147,7 +147,7 @@ fn adopt_machine(options: &MachineAdoptionOptions, host: &AdoptionHost) -> Resul
         summary.print_text()?;
     }
     require_privileges(host)?;
-    confirmation::confirm_name(&system.name, options.yes.as_deref(), host.is_interactive)?;
+    machine_name_confirmation::confirm_name(&system.name, options.yes.as_deref(), host.is_interactive)?;
     let adoption = PendingAdoption { options, system: &system, found: &found, storage: &storage };
     let record = adoption.carry_out(stamp_time(marker)?)?;
     summary.print_adopted(&AdoptionState::Adopted(record), options.json)
@@ -169,7 +169,7 @@ impl PendingAdoption<'_> {
         let mut record = AdoptionRecord::new(self.system, &marker)?;
         match &self.options.fleet {
             Some(file) => {
-                fleet_file::write_machine_file(file, self.system, self.found, &marker)?;
+                fleet_machine_file::write_machine_file(file, self.system, self.found, &marker)?;
                 self.storage.write(&mut record, &marker)?;
             }
             None => {

@@ -5,12 +5,14 @@
 mod add_machine;
 mod allocate_machine;
 mod api_client;
+pub mod apply_and_export;
 pub mod audit;
 mod boot_digest;
 mod confirm_restored;
 pub(crate) mod connection;
 pub mod contexts;
-pub mod documents;
+mod document_endpoint;
+mod fact_sections;
 mod free_machine;
 pub mod images;
 pub mod layouts;
@@ -20,22 +22,20 @@ mod machine_details;
 mod machine_list;
 pub(crate) mod machine_plan;
 pub(crate) mod machine_plan_forecast;
+mod message_rewording;
 mod migration;
 mod oidc_login;
-mod options;
-mod order_options;
 pub mod os_definitions;
 mod per_machine_requests;
 mod planned_reinstall;
 mod power;
-mod record_text;
 mod reinstall;
+mod reinstall_options;
 mod rollout_confirmation;
 pub mod rollouts;
-mod server_messages;
 mod server_problems;
 pub mod sizes;
-mod stored_documents;
+mod subcommand_options;
 pub mod templates;
 #[cfg(test)]
 mod tests;
@@ -48,21 +48,21 @@ pub(crate) use api_client::{OperatorClient, OperatorResponse};
 pub(crate) use images::{
     ApplyImageOptions, DeleteImageOptions, ListImagesOptions, ModifyImageOptions, ShowImageOptions,
 };
-pub(crate) use options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
-pub(crate) use order_options::ReinstallOverrideOptions;
 pub(crate) use planned_reinstall::fetch_reinstall_preview;
 pub(crate) use reinstall::describe_differences;
+pub(crate) use reinstall_options::ReinstallOverrideOptions;
+pub(crate) use subcommand_options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
 
 use crate::local_commands::plan::{PlanArgs, run_plan};
-use ::api::operator::{MachineSummary, RenameRequest};
+use ::api::operator_api::{MachineSummary, RenameRequest};
 use common::command_outcome::CommandOutcome;
 use common::encoding::percent_encode;
 use common::error::Result;
 use common::error_code::ErrorCode;
 use common::output::{print_error, print_text, to_json};
-use options::MachineCommand;
 use reqwest::Method;
 use serde::Serialize;
+use subcommand_options::MachineCommand;
 
 /// Performs the command and prints the result.
 ///
@@ -145,7 +145,7 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
 /// Runs `drophammer plan --machine`.
 fn plan_machine(
     options: &MachineOptions,
-    plan_machine_options: &order_options::PlanMachineOptions,
+    plan_machine_options: &reinstall_options::PlanMachineOptions,
 ) -> Result<CommandOutcome> {
     run_plan(&PlanArgs {
         machine: Some(plan_machine_options.machine.clone()),
@@ -165,7 +165,7 @@ fn plan_machine(
 /// file with the old id may no longer exist.
 fn rename_machine(
     server: &OperatorClient,
-    rename_options: &options::RenameOptions,
+    rename_options: &subcommand_options::RenameOptions,
     json: bool,
 ) -> Result<CommandOutcome> {
     let (old, new) = (rename_options.old.to_lowercase(), rename_options.new.to_lowercase());

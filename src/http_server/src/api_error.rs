@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::error::Error;
 use common::error_code::ErrorCode;
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use control::api_types::ErrorBody;
 
 /// Error response with its HTTP status.

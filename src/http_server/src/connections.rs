@@ -3,11 +3,12 @@
 
 use crate::api_error::ApiError;
 use crate::body_drain::DrainedBody;
-use crate::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
+use crate::client_address::ConnectionInfo;
+use crate::client_quotas::{ClientQuotas, QuotaShare};
 use crate::rate_limited_log::RateLimitedLog;
 use crate::request_context::{self, RequestContext};
 use crate::server_health::ServerHealth;
-use crate::server_log::{AnsweredRequest, StatusLog};
+use crate::server_log::{AnsweredRequest, ServerLog};
 use crate::tls::{self, ServerTls};
 use crate::write_timeout::{STALLED_PEER_TIMEOUT, WriteTimeoutStream};
 use axum::Router;
@@ -69,7 +70,7 @@ pub struct ConnectionLimiter {
     /// Time after which a request that waits for a permit is refused.
     permit_timeout: Duration,
     client_quotas: ClientQuotas,
-    watch: StatusLog,
+    watch: ServerLog,
     rate_limited_log: RateLimitedLog,
     health: ServerHealth,
     is_full: AtomicBool,
@@ -80,7 +81,7 @@ impl ConnectionLimiter {
     pub fn new(
         permits: usize,
         client_quotas: ClientQuotas,
-        watch: StatusLog,
+        watch: ServerLog,
         rate_limited_log: RateLimitedLog,
         health: ServerHealth,
     ) -> ConnectionLimiter {
@@ -170,7 +171,7 @@ struct ConnectionClient {
     scarce_permits: usize,
     permit_timeout: Duration,
     client_quotas: ClientQuotas,
-    watch: StatusLog,
+    watch: ServerLog,
     rate_limited_log: RateLimitedLog,
     health: ServerHealth,
 }
@@ -279,7 +280,7 @@ impl ConnectionClient {
 }
 
 /// Logs a request that has panicked, and returns the response to the client.
-fn respond_to_panic(watch: &StatusLog, method: &Method, path: &str, address: IpAddr) -> Response {
+fn respond_to_panic(watch: &ServerLog, method: &Method, path: &str, address: IpAddr) -> Response {
     watch.log_problem(format!(
         "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
     ));

@@ -1,7 +1,7 @@
 //! Limit on open connections, so that clients cannot exhaust the file descriptors that the server needs for its own
 //! files.
 
-use crate::server_log::StatusLog;
+use crate::server_log::ServerLog;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// File descriptors reserved for the database, the operator's files and the runtime.
@@ -22,7 +22,7 @@ pub fn limit_connections(default: usize, wanted: Option<usize>) -> usize {
 
 /// Raises the soft limit of open files, usually 1024, to the hard limit, since every waiting machine needs a
 /// descriptor. Returns the maximum number of connections.
-pub fn raise_fd_limit(watch: &StatusLog) -> usize {
+pub fn raise_fd_limit(watch: &ServerLog) -> usize {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {

@@ -18,7 +18,7 @@ const MACHINES: usize = 64 << 10;
 
 /// Current states of machines. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct LiveUpdates(Arc<Mutex<LiveStates>>);
+pub struct LiveMachineStates(Arc<Mutex<LiveStates>>);
 
 #[derive(Default)]
 struct LiveStates {
@@ -37,7 +37,7 @@ struct LiveState {
     at: Instant,
 }
 
-impl LiveUpdates {
+impl LiveMachineStates {
     fn set_state(&self, machine: &str, event: Option<ProgressEvent>) {
         let mut picture = lock_mutex(&self.0);
         picture.version += 1;
@@ -94,7 +94,7 @@ impl LiveUpdates {
 
 /// Registration of a watcher, which ends when this value is dropped.
 pub struct WatcherRegistration {
-    live: LiveUpdates,
+    live: LiveMachineStates,
     user: String,
     seen: u64,
 }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn watchers_and_machines_are_bounded() {
-        let live = LiveUpdates::default();
+        let live = LiveMachineStates::default();
         let own: Vec<_> = (0..WATCHERS).map_while(|_| live.add_watcher("vic")).collect();
         assert_eq!(own.len(), WATCHERS_PER_USER);
         let places: Vec<_> = (0..WATCHERS).map_while(|user| live.add_watcher(&user.to_string())).collect();

@@ -4,7 +4,7 @@
 //! of dropped lines.
 
 use crate::request_context;
-use crate::server_log::StatusLog;
+use crate::server_log::ServerLog;
 use common::format::untrusted_text_limits;
 use common::sync::lock_mutex;
 use std::collections::hash_map::RandomState;
@@ -31,7 +31,7 @@ const MAXIMUM_LISTED_ADDRESSES: usize = 4;
 /// Rate-limited log. Cheap to clone.
 #[derive(Clone)]
 pub struct RateLimitedLog {
-    watch: StatusLog,
+    watch: ServerLog,
     minute: Arc<Mutex<MinuteQuota>>,
 }
 
@@ -64,27 +64,27 @@ enum LineVerdict {
 }
 
 impl RateLimitedLog {
-    pub fn new(watch: StatusLog) -> RateLimitedLog {
+    pub fn new(watch: ServerLog) -> RateLimitedLog {
         RateLimitedLog { watch, minute: Arc::new(Mutex::new(MinuteQuota::new())) }
     }
 
     /// Logs a problem that requires attention by the operator.
     pub fn log_problem(&self, text: String) {
-        self.print_line(request_context::current_client(), text, StatusLog::log_problem);
+        self.print_line(request_context::current_client(), text, ServerLog::log_problem);
     }
 
     /// Logs a problem with a connection from `address` on which no request was received yet, such as a failed TLS
     /// handshake.
     pub fn log_problem_of(&self, address: IpAddr, text: String) {
-        self.print_line(Some(address), text, StatusLog::log_problem);
+        self.print_line(Some(address), text, ServerLog::log_problem);
     }
 
     /// Logs an informational line.
     pub fn log_note(&self, text: String) {
-        self.print_line(request_context::current_client(), text, StatusLog::log_note);
+        self.print_line(request_context::current_client(), text, ServerLog::log_note);
     }
 
-    fn print_line(&self, address: Option<IpAddr>, text: String, print: fn(&StatusLog, String)) {
+    fn print_line(&self, address: Option<IpAddr>, text: String, print: fn(&ServerLog, String)) {
         let text = untrusted_text_limits::sanitize_message(&text);
         let (dropped, verdict) = {
             let mut minute = lock_mutex(&self.minute);

@@ -5,7 +5,7 @@
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use common::error_code::ErrorCode;
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use common::format::untrusted_text_limits::sanitize_message;
 use common::sync::lock_mutex;
 use std::net::IpAddr;

@@ -4,21 +4,21 @@
 //! A separate thread writes the log, so that a paused terminal or a full pipe never delays a machine.
 
 mod output_formats;
-mod progress_lines;
+mod progress_bars;
 
-use crate::live_machine_states::LiveUpdates;
-use crate::quotas::ClientAddress;
+use crate::client_address::ClientAddress;
+use crate::live_machine_states::LiveMachineStates;
 use crate::request_context;
 use axum::http::{Method, StatusCode};
 use common::error_code::ErrorCode;
-use common::format::machine_id_substitution::replace_machine_ids;
+use common::format::machine_name_substitution::replace_machine_ids;
+use common::format::os_error_messages::without_os_error_numbers;
 use common::format::replace_hidden;
-use common::format::system_errors::without_os_error_numbers;
 use control::api_types::InstallReport;
 use indicatif::{MultiProgress, ProgressDrawTarget};
 use model::install_report::ProgressEvent;
 use output_formats::{JsonOutput, LogOutput, PlainOutput, TerminalOutput};
-use progress_lines::MachineBars;
+use progress_bars::MachineBars;
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::net::IpAddr;
@@ -99,11 +99,11 @@ impl MachineNames {
 
 /// Sender of log messages to the writing thread. Cheap to clone.
 #[derive(Clone)]
-pub struct StatusLog {
+pub struct ServerLog {
     lines: SyncSender<LogLine>,
     names: MachineNames,
     /// Sender of live updates for the web page.
-    pub live: LiveUpdates,
+    pub live: LiveMachineStates,
 }
 
 /// Handle of the writing thread. [`LogWriter::finish`] waits until the thread has written its last line.
@@ -111,16 +111,16 @@ pub struct LogWriter {
     done: Receiver<()>,
 }
 
-impl StatusLog {
+impl ServerLog {
     /// Starts the thread that writes to standard output. Must be called before other threads are started, because the
     /// local time zone can be read only while the process has a single thread.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start_writer(as_json: bool) -> std::io::Result<(StatusLog, LogWriter)> {
+    pub fn start_writer(as_json: bool) -> std::io::Result<(ServerLog, LogWriter)> {
         let stdout = std::io::stdout();
         if as_json {
-            return StatusLog::with_output(JsonOutput { out: stdout });
+            return ServerLog::with_output(JsonOutput { out: stdout });
         }
         let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
         let names = MachineNames::default();
@@ -128,11 +128,11 @@ impl StatusLog {
             true => {
                 let lines = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
                 let bars = MachineBars::new(lines);
-                StatusLog::with_output(TerminalOutput { bars, offset, names: names.clone() })?
+                ServerLog::with_output(TerminalOutput { bars, offset, names: names.clone() })?
             }
             false => {
                 let last_progress = HashMap::new();
-                StatusLog::with_output(PlainOutput { out: stdout, offset, names: names.clone(), last_progress })?
+                ServerLog::with_output(PlainOutput { out: stdout, offset, names: names.clone(), last_progress })?
             }
         };
         log.names = names;
@@ -151,11 +151,11 @@ impl StatusLog {
     /// Panics if the thread that writes the log cannot be started.
     #[cfg(any(test, feature = "testing"))]
     #[expect(clippy::unwrap_used, reason = "only tests call this function")]
-    pub fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
-        StatusLog::with_output(JsonOutput { out }).unwrap().0
+    pub fn json_into(out: impl std::io::Write + Send + 'static) -> ServerLog {
+        ServerLog::with_output(JsonOutput { out }).unwrap().0
     }
 
-    fn with_output(mut show: impl LogOutput + 'static) -> std::io::Result<(StatusLog, LogWriter)> {
+    fn with_output(mut show: impl LogOutput + 'static) -> std::io::Result<(ServerLog, LogWriter)> {
         let (lines, heard) = mpsc::sync_channel(BACKLOG);
         let (finished, done) = mpsc::channel();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
@@ -167,7 +167,10 @@ impl StatusLog {
             show.end();
             let _ = finished.send(());
         })?;
-        Ok((StatusLog { lines, names: MachineNames::default(), live: LiveUpdates::default() }, LogWriter { done }))
+        Ok((
+            ServerLog { lines, names: MachineNames::default(), live: LiveMachineStates::default() },
+            LogWriter { done },
+        ))
     }
 
     fn send_message(&self, message: LogMessage) {
@@ -222,7 +225,7 @@ impl StatusLog {
 }
 
 impl LogWriter {
-    /// Waits briefly until all messages are written. All clones of [`StatusLog`] must have been dropped.
+    /// Waits briefly until all messages are written. All clones of [`ServerLog`] must have been dropped.
     pub fn finish(self) {
         let _ = self.done.recv_timeout(Duration::from_millis(300));
     }
@@ -382,7 +385,7 @@ mod tests {
             }
         }
         let (release, stuck) = mpsc::channel();
-        let (watch, writer) = StatusLog::with_output(Stuck(stuck)).unwrap();
+        let (watch, writer) = ServerLog::with_output(Stuck(stuck)).unwrap();
         for _ in 0..BACKLOG * 2 {
             watch.log_event(who("n"), event());
         }

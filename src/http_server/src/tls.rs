@@ -142,4 +142,4 @@ pub fn world_readable_key(key: &Path) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests;
+mod certificate_tests;

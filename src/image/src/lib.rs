@@ -16,9 +16,9 @@
 //! interface for other crates.
 
 mod burn;
-pub mod download;
 mod fetch;
 mod foreign_format;
+pub mod image_copy;
 mod image_format;
 pub mod pack;
 mod pipeline;
@@ -53,4 +53,4 @@ pub fn resolve_image(source: &ImageSource) -> Result<ResolvedImage> {
 }
 
 #[cfg(test)]
-::testing::workers!(linux::process::worker::WORKER => crate::worker::run_image_worker);
+::testing::workers!(linux::process::worker_process::WORKER => crate::worker::run_image_worker);

@@ -2,11 +2,11 @@
 //! is compressed in independent frames, so that several cores can decompress it. A manifest and, if a key is specified,
 //! signatures are written next to the image. Packing the same input again gives the same output.
 
-mod bootable;
+mod boot_file_check;
 mod disk;
-mod member;
+mod image_signer;
 mod seekable_zstd;
-mod sign;
+mod tar_member;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -16,12 +16,12 @@ use clap::Args;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use common::{format, output};
+use image_signer::ImageSigner;
 use linux::atomic_file::remove_if_present;
 use model::layout::ImageId;
 use newroot::{NewRoot, system_setup};
 use seekable_zstd::FrameWriter;
 use serde::Serialize;
-use sign::ImageSigner;
 use std::fs::{self, File, Metadata};
 use std::io::BufWriter;
 use std::os::unix::fs::MetadataExt;
@@ -108,7 +108,7 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
         );
         return Err(Error::refusal(Phase::Image, why));
     }
-    let missing = if let PackSource::Tree = source { bootable::find_missing(&options.source) } else { None };
+    let missing = if let PackSource::Tree = source { boot_file_check::find_missing(&options.source) } else { None };
     let contents = match source {
         PackSource::Tree => Some(system_setup::boot_contents::list_boot_contents(&NewRoot::open(&options.source)?)),
         PackSource::Raw | PackSource::Qcow2 => None,

@@ -1,7 +1,7 @@
 //! The pipeline of one image: from its source through digest and decoder to the consumer, in constant memory. Each
 //! stage is a thread; the stages are connected by pipes (`buffer_pipe`). A stream that would replace files is held back
-//! before the decoder until its digest is verified (`spool`). The decoder and the tar reader run in a sandboxed process
-//! (`worker_client` and `worker_main`).
+//! before the decoder until its digest is verified (`verification_spool`). The decoder and the tar reader run in a
+//! sandboxed process (`worker_client` and `worker_main`).
 //!
 //! This module does not depend on any other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw`
 //! read the output. This module does not access servers or disks.
@@ -15,12 +15,12 @@ mod decode;
 mod digest;
 mod download_and_decode;
 mod free_space;
-mod lent_buffers;
+mod peer_held_buffers;
 mod pipe_reader;
 mod progress;
-mod shm;
-mod spool;
+mod shared_memory;
 mod stage_clock;
+mod verification_spool;
 mod worker_client;
 mod worker_main;
 mod worker_protocol;
@@ -36,8 +36,8 @@ pub(crate) use download_and_decode::{Download, DownloadState, StreamSource};
 pub(crate) use free_space::insufficient_space;
 pub(crate) use pipe_reader::PipelineReader;
 pub(crate) use progress::{ProgressMeter, report_progress};
-pub(crate) use spool::HoldFile;
 pub(crate) use stage_clock::{LoadAverage, StageClock, StageClocks};
+pub(crate) use verification_spool::HoldFile;
 pub(crate) use worker_main::{WorkerOutput, WorkerStart, pass_through};
 pub(crate) use worker_protocol::{PacketParser, add_text};
 

@@ -2,12 +2,12 @@
 //! Streams are converted in the sandboxed process, because images are untrusted.
 //!
 //! Before anything is written, two functions check that a qcow2 can be converted while it is streamed: [`list_tables`]
-//! returns the offsets of its tables, and [`check_tables`] processes the tables like [`convert`], but does not read the
-//! clusters.
+//! returns the offsets of its tables, and [`check_tables`] processes the tables like [`cluster_conversion`], but does
+//! not read the clusters.
 //!
 //! The only other module of `image` that this module uses is `pipeline`.
 
-mod convert;
+mod cluster_conversion;
 mod file_conversion;
 mod header;
 mod sink;
@@ -34,7 +34,7 @@ pub(crate) fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput
     let clock = stream.clock();
     let mut arriving = StreamClusters::open_stream(stream)?;
     let mut packets = PacketSink::new(out, pool, &clock);
-    convert::convert_clusters(&mut arriving, &mut packets)?;
+    cluster_conversion::convert_clusters(&mut arriving, &mut packets)?;
     packets.finish()?;
     // The stream is read to its end, so that the sender can finish.
     arriving.skip_rest()

@@ -10,12 +10,12 @@
 //! It provides [`write_image()`], which writes to a [`RawTarget`], and two checks of the beginning of an image:
 //! [`check_disk_image`] and [`require_tree`].
 
-mod detect;
+mod disk_image_detection;
+mod disk_writer;
 pub mod duplicate_uuids;
 mod target;
-mod write;
 
-pub(crate) use detect::is_disk_image;
-pub use detect::{DETECTION_BYTES, ImageRequirements, check_disk_image, require_tree};
+pub(crate) use disk_image_detection::is_disk_image;
+pub use disk_image_detection::{DETECTION_BYTES, ImageRequirements, check_disk_image, require_tree};
+pub use disk_writer::{HEAD_BYTES, write_image};
 pub use target::{RawTarget, TargetDisk};
-pub use write::{HEAD_BYTES, write_image};

@@ -23,8 +23,8 @@ mod decompression_bombs;
 mod file_types;
 mod generated_trees;
 mod malicious_servers;
+mod mirror_and_file_sources;
 mod preserved_filesystems;
-mod sources;
 mod work_limits;
 
 pub(crate) use file_types::create_all_file_types;

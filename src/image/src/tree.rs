@@ -16,35 +16,35 @@
 //! [`FileConflicts`] lists the files that could not be created.
 
 mod acl;
-mod ambiguity;
 mod attributes;
 mod capacity_limit;
-mod dirfd;
 mod files_hidden_by_mounts;
 mod hard_link;
 mod header_block_limit;
-mod member;
+mod member_ambiguity;
 mod member_frames;
+mod member_receiver;
+mod member_sender;
 mod name_set;
 mod parent_resolution;
 mod pax;
-mod remove_tree;
 mod rollback;
-mod root;
+mod root_entry;
 mod sparse;
-mod tar_client;
+mod tar_member;
 mod tar_parser;
 #[cfg(test)]
 pub(super) mod tests;
+mod tree_removal;
+mod unpack_root;
 mod untar;
 mod whiteout;
-mod worker_tar;
-mod writers;
+mod writer_pool;
 
 pub use files_hidden_by_mounts::{FileConflicts, HiddenFileCounter, MountsBelow, relative_paths};
-pub(crate) use root::UnpackRoot;
 #[cfg(test)]
-pub(crate) use tar_client::here::members_of;
-pub(crate) use tar_client::{MemberReceiver, check_beginning};
+pub(crate) use member_receiver::here::members_of;
+pub(crate) use member_receiver::{MemberReceiver, check_beginning};
+pub(crate) use member_sender::send_members;
+pub(crate) use unpack_root::UnpackRoot;
 pub(crate) use untar::{UnpackResult, untar};
-pub(crate) use worker_tar::send_members;

@@ -1,8 +1,8 @@
 //! Sandboxed process that decodes an image and parses its content. It has access only to the bytes of the image and a
 //! socket.
 //!
-//! The process runs this program with the argument [`WORKER`](linux::process::worker::WORKER). The agent starts one
-//! worker for each stream.
+//! The process runs this program with the argument [`WORKER`](linux::process::worker_process::WORKER). The agent starts
+//! one worker for each stream.
 
 use super::pipeline::{PayloadKind, WorkerStart, pass_through};
 use super::{qcow2, raw, tree};

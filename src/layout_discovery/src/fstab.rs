@@ -1,6 +1,6 @@
 //! Lines of an fstab, and the devices that these lines mount.
 
-use crate::notes::DiscoveryNote;
+use crate::discovery_notes::DiscoveryNote;
 use model::device_name::KernelName;
 use model::inventory::Inventory;
 use model::storage_graph::{DeviceStack, all_units, device_references};

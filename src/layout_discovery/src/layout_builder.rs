@@ -2,14 +2,14 @@
 
 pub(crate) mod filesystems;
 mod fstab_checks;
-mod groups;
 mod partitions;
+mod volume_groups;
 
-use crate::content_purpose::PurposeSet;
+use crate::discovery_notes::DiscoveryNote;
 use crate::fstab::FstabLine;
-use crate::layout_names::{array_path, select_disk};
+use crate::layout_device_names::{array_path, select_disk};
 use crate::machine_contents::MachineContents;
-use crate::notes::DiscoveryNote;
+use crate::system_data_classification::PurposeSet;
 use model::device_name::{KernelName, LayoutPath};
 use model::inventory::{InventoryDisk, MdArray, MemberRole};
 use model::layout::{ArraySpec, DiskSpec, Layout, RaidLevel};

@@ -4,25 +4,25 @@
 //! the discovered layout, and reports what prevents it. [`plan_adoption`] returns the install marker with which the machine can be
 //! reinstalled.
 
-mod adoption_plan;
+mod adoption_marker;
 mod annotated_yaml;
-mod content_purpose;
 mod device_layers;
+mod discovery_notes;
 mod fstab;
 mod layout_builder;
-mod layout_names;
+mod layout_device_names;
 mod machine_contents;
-mod notes;
 mod planned_erasure;
 mod proven_system;
 mod reinstall_assessment;
+mod system_data_classification;
 mod system_partition_types;
 #[cfg(test)]
 mod tests;
 
-pub use adoption_plan::{AdoptedInstallation, AdoptionPlan, plan_adoption};
+pub use adoption_marker::{AdoptedInstallation, AdoptionPlan, plan_adoption};
 pub use annotated_yaml::format_layout;
-pub use notes::DiscoveryNote;
+pub use discovery_notes::DiscoveryNote;
 pub use reinstall_assessment::{ReinstallAssessment, assess_reinstall};
 
 use fstab::{MountTable, parse_fstab};
@@ -83,7 +83,7 @@ pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> 
     let unproven = find_unproven(inventory, &stack, &mounts);
     let machine = MachineContents::new(inventory, stack, &mounts);
     let layout = build_layout(&machine, &mounts.memory, id, &mut notes);
-    let of = |wanted: fn(&content_purpose::PurposeSet) -> bool| {
+    let of = |wanted: fn(&system_data_classification::PurposeSet) -> bool| {
         let contents = machine.contents.iter().filter(|content| wanted(&content.purpose));
         contents.map(describe_content).collect::<Vec<_>>()
     };

@@ -137,7 +137,7 @@ fn list_overwritten(operation: &DeviceOp) -> Vec<&DevicePath> {
     match operation {
         DeviceOp::CreateArray(array) => array.present_devices().collect(),
         DeviceOp::CreateGroup(group) => group.devices.iter().collect(),
-        DeviceOp::CreateContainer(container) => vec![&container.device],
+        DeviceOp::CreateContainer(container) => vec![&container.0.device],
         DeviceOp::MakeFilesystem(filesystem) if filesystem.format != FilesystemFormat::None => vec![&filesystem.device],
         DeviceOp::WriteTable(table) => vec![&table.device],
         DeviceOp::Release(_)

@@ -10,9 +10,9 @@
 //! | EFI system partition, copy of an operating system's image | its type and content, on a disk that contains the mounted system |
 //! | component of an array, group or mapping | the objects on top of it are checked |
 
-use crate::content_purpose::is_installation_path;
 use crate::device_layers::{find_partitioned_device, volume_name};
 use crate::fstab::MountTable;
+use crate::system_data_classification::is_installation_path;
 use crate::system_partition_types::is_image_copy;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceUse, Inventory};

@@ -3,7 +3,7 @@
 
 pub mod hidden_input;
 
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use common::format::terminal_escaping::escape_hidden;
 use common::format::{terminal_escaping, truncate_bytes, without_secrets};
 use common::sync::lock_mutex;

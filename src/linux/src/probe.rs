@@ -34,7 +34,7 @@ pub(crate) use filesystem_contents::read_filesystem;
 pub(crate) use lvm_raid1_copies::DeviceRange;
 pub(crate) use read_only_volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
 pub use sysfs::{ProbeRoots, format_device_number};
-pub(crate) use volume_groups::{COPY as LVM_COPY, READ_CONFIG as LVM_LOOKS};
+pub(crate) use volume_groups::{READ_CONFIG as LVM_READ_CONFIG, READ_ONLY_MAPPING_UUID_PREFIX};
 
 use common::error::{Context, Phase, Result};
 use model::device_name::DevicePath;

@@ -1,18 +1,18 @@
 //! Starts and supervises external programs. All other modules start processes through this module. A process is started
 //! without a shell, with stdin from /dev/null and with a time limit. Errors quote the output of the tool.
 
-mod background;
+mod background_process;
 pub mod capabilities;
 mod chroot_confinement;
 pub mod filter_process;
 mod output_lines;
 pub mod privilege_drop;
 pub(crate) mod program_sandbox;
-pub mod worker;
+pub mod worker_process;
 pub mod worker_sandbox;
 
 use crate::kernel_log::KernelLog;
-pub use background::BackgroundProcess;
+pub use background_process::BackgroundProcess;
 
 use chroot_confinement::Confinement;
 use output_lines::{CapturedText, LineWatcher, read_lines};

@@ -5,7 +5,7 @@
 pub mod worker;
 
 use crate::process::{CommandError, OUTPUT_SEPARATOR, ProcessFailure, ToolCommand};
-use model::os_definition::SelectedDefinition;
+use model::ganeti_os_definition::SelectedDefinition;
 use std::time::Duration;
 
 /// Argument with which this program is called to become the sandboxed process.

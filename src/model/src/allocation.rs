@@ -23,12 +23,12 @@ pub use value_rules::{
 
 use crate::architecture::Architecture;
 use crate::deploy_steps::{EraseMode, TemplateStep};
+use crate::ganeti_os_definition::SelectedDefinition;
 use crate::image_boot_contents::BootContents;
 use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk, RecordedVolume};
 use crate::k8s_volume::{self, K8sVolume};
 use crate::layout::{self, ParsedLayout};
 use crate::machine_migration::{self, MigrationAnswer, MigrationOffer, MigrationStatus};
-use crate::os_definition::SelectedDefinition;
 use crate::registry_auth::{PullSecret, SecretText};
 use common::diagnostic::Diagnostic;
 use serde::{Deserialize, Serialize};

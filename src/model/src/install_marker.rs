@@ -12,7 +12,7 @@ mod recorded_marker_tests;
 pub use attempt_proof::{AttemptRecord, AttemptSecret};
 pub use fencing_token::FencingToken;
 
-use crate::device_name::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
+use crate::disk_identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
 pub mod lineage;
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct InstallMarker {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub project: String,
     /// Id of the reinstall order; empty for the first installation.
-    #[serde(default, with = "common::serde_empty")]
+    #[serde(default, with = "common::empty_string_as_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
     /// Fencing token of this installation; `None` in older markers, or if the control plane issues no tokens.
@@ -46,7 +46,7 @@ pub struct InstallMarker {
     /// Id of the layout.
     pub layout: String,
     /// `sha256:HEX` of the layout in its canonical form; empty in older markers.
-    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "common::empty_string_as_none", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
     /// Time of the installation by the clock of the machine (RFC 3339, UTC). The time is only displayed; [`lineage`]
@@ -58,7 +58,7 @@ pub struct InstallMarker {
     pub disks: Vec<RecordedDisk>,
     /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If the sending
     /// machine boots its own system again after the transfer, that system may contain newer data.
-    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "common::empty_string_as_none", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
     /// Objects that a reinstall preserves on disks that it may wipe, in addition to the partitions in `disks`: `array PATH`,
@@ -133,11 +133,11 @@ pub struct RecordedDisk {
     pub by_path: String,
     /// Disk GUID in the GPT; empty if the disk has no GPT. Every partition table that an installation writes has a new
     /// GUID.
-    #[serde(default, with = "common::serde_empty")]
+    #[serde(default, with = "common::empty_string_as_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid: Option<String>,
     /// Disk GUID before the attempt started. If the attempt was interrupted, the disk may still have this GUID.
-    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "common::empty_string_as_none", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid_before: Option<String>,
     /// Wipe policy of the disk; `None` in older markers, which do not contain this field.
@@ -190,7 +190,7 @@ pub struct PendingCreation {
     /// Device on which the object is created: `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
     pub on: String,
     /// UUID of the filesystem; empty if the whole disk is recreated.
-    #[serde(default, with = "common::serde_empty")]
+    #[serde(default, with = "common::empty_string_as_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub uuid: Option<String>,
     /// True if the device contained no data when the attempt started, because it was blank, did not exist, or was left

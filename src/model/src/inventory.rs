@@ -2,9 +2,9 @@
 //! which `drophammer plan` reads.
 
 mod array;
-mod failed_attempts;
 mod firmware_variables;
 mod hardware;
+mod inspection_failures;
 #[cfg(any(test, feature = "testing"))]
 pub mod large_inventories;
 mod limits;
@@ -19,12 +19,12 @@ mod unique_disk_identifiers;
 mod volume_group;
 
 pub use array::{ArrayMember, MdArray, MemberRole, format_array_uuid};
-pub use failed_attempts::{AttemptTarget, FailedAttempt, UnassignedDevices};
 pub use firmware_variables::{
     FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
     VariablePurpose,
 };
 pub use hardware::{Cpu, FirmwareType, Nic, SystemInfo};
+pub use inspection_failures::{InspectionFailure, InspectionTarget, UnassignedDevices};
 pub use marker_limits::MARKER_BYTES;
 pub use opaque::{OpaqueKind, OpaqueObject};
 pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
@@ -35,8 +35,8 @@ pub use volume_group::{
 };
 
 use crate::device_name::by_path::is_same_by_path;
-use crate::device_name::identifiers::names_placeholder;
 use crate::device_name::{DevicePath, KernelName};
+use crate::disk_identifiers::names_placeholder;
 use crate::install_marker::InstallMarker;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
@@ -74,7 +74,7 @@ pub struct Inventory {
     /// Failed attempts of the agent to start or mount an object for inspection. The list is empty if no attempt failed,
     /// or if no attempt was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failed: Vec<FailedAttempt>,
+    pub failed: Vec<InspectionFailure>,
     /// Boot variables of UEFI firmware; `None` for BIOS, and in inventories of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware_variables: Option<FirmwareVariables>,
@@ -335,7 +335,7 @@ impl Inventory {
 
     /// Returns the reason why the last attempt to inspect this object failed; `None` if the attempt succeeded or no
     /// attempt was made.
-    pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&str> {
+    pub fn find_failure(&self, tried: &InspectionTarget) -> Option<&str> {
         self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
     }
 

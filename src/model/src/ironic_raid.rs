@@ -7,7 +7,7 @@
 //! format of the proposal for deploy templates.
 
 mod config;
-mod members;
+mod member_selection;
 mod raid_layout;
 #[cfg(test)]
 mod tests;

@@ -11,19 +11,19 @@ mod filesystem_limits;
 #[cfg(test)]
 mod fuzz;
 pub mod graph;
-pub mod hints;
 mod image_version_constraints;
 pub mod layout_set;
 mod logical_volume_name_limits;
 mod mkfs;
 mod parser;
 pub mod preserved_objects;
+pub mod root_device_hints;
 mod size;
+mod spelling_edits;
 #[cfg(test)]
 mod tests;
-mod text_edits;
 mod types;
-mod validate;
+mod validation;
 mod value_syntax;
 mod yaml_document;
 
@@ -39,6 +39,6 @@ pub use parser::{
 };
 pub use size::RequestedSize;
 pub use types::*;
-pub use validate::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, validate_layout};
+pub use validation::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, validate_layout};
 
 use value_syntax::find_nearest;

@@ -3,11 +3,11 @@
 //!
 //! An identifier proves nothing by itself: firmware is shipped with default values, NICs are moved between machines,
 //! and management controllers of some models expose the same MAC on all machines. A placeholder is treated as missing.
-//! `matching` contains the decision table.
+//! `machine_match` contains the decision table.
 
-mod matching;
+mod machine_match;
 
-pub use matching::{
+pub use machine_match::{
     BootIdentity, KnownMachine, MachineMatch, RegisteredIdentity, UuidProof, describe_other_macs,
     describe_other_macs_of, match_machine, prove_uuid,
 };

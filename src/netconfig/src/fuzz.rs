@@ -2,7 +2,7 @@
 //! servers. Some configurations are invalid. The valid ones are rendered for each network manager, and as a script for
 //! the ramdisk, which may contain only expected commands.
 
-mod dhcp;
+mod ramdisk_dhcp_client;
 
 use super::{NetworkBackend, NetworkConfig};
 use fastrand::Rng;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 
 /// Number of generated documents by verdict: refused, not suitable for the NICs, or accepted with certain types of
 /// devices.

@@ -9,11 +9,11 @@ mod bond_parameters;
 mod cidr;
 mod competing_services;
 mod field_names;
-mod fields;
 #[cfg(test)]
 mod fuzz;
 mod ifupdown;
 mod ini;
+mod json_fields;
 mod metal_stack;
 mod names;
 mod netplan;
@@ -24,7 +24,7 @@ mod parser;
 mod ramdisk_script;
 #[cfg(test)]
 mod tests;
-mod validate;
+mod validation;
 
 pub use backend::{CLOUD_FOLDER, DisplacedFiles, NetworkBackend, find_unsupported, is_unsupported};
 pub(crate) use cidr::Cidr;

@@ -5,7 +5,7 @@
 //! mainly to obtain a default route. The first NIC also gets the addresses of the machine.
 
 use super::cidr::{parse_cidr, parse_ip};
-use super::fields::{JsonField, NetworkReader};
+use super::json_fields::{JsonField, NetworkReader};
 use super::{Cidr, NetworkConfig};
 use common::diagnostic::Diagnostic;
 use model::inventory::Nic;

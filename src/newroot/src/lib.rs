@@ -2,14 +2,14 @@
 
 pub mod boot;
 pub mod chroot;
-pub mod create_script;
 pub mod crypttab;
+pub mod etc_metal_files;
 pub mod fstab;
 pub(crate) mod image_installer;
 pub mod injected_files;
 pub mod k8s_volumes;
 pub mod marker_file;
-pub mod metal_installer_files;
+pub mod os_create_program;
 mod replaced_attributes;
 mod restricted_dev;
 mod root_dir;

@@ -2,18 +2,17 @@
 //! machine and accessible to its owner.
 
 mod array_config;
-pub(crate) mod bls;
+pub(crate) mod bls_entry;
 pub mod boot_contents;
 mod boot_kernel;
 mod boot_loader;
 mod boot_setup;
 mod cidata_filesystem;
-mod command_line;
 pub(crate) mod distribution;
 #[cfg(test)]
 mod distribution_golden_tests;
 mod efi_names;
-mod esp;
+mod esp_files;
 pub(crate) mod file_search;
 mod filesystem_support;
 pub(crate) mod grub_variables;
@@ -21,15 +20,16 @@ mod host_identity;
 mod image_architecture;
 mod image_arguments;
 mod initramfs;
+mod kernel_command_line;
 mod loader_context;
 mod log_sink;
 mod machine_boot_requirements;
+mod metal_os_installer;
+mod metal_os_installer_files;
+mod metal_os_installer_settings;
 mod metal_user;
 mod migrated_system;
 mod network_config;
-mod os_installer;
-mod os_installer_files;
-mod os_installer_settings;
 mod owner_login;
 pub mod selinux;
 pub(crate) mod shell_reader;
@@ -43,15 +43,15 @@ pub(crate) use boot_setup::BootSetup;
 pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
 
 use super::chroot::Chroot;
-use super::metal_installer_files::decode_user_data;
+use super::etc_metal_files::decode_user_data;
 use super::{NewRoot, fstab, image_installer};
 use boot_setup::BootComponents;
 use common::error::{Error, Phase, Result};
 use distribution::Distribution;
 use machine_boot_requirements::BootRequirements;
+use metal_os_installer_settings::{OsInstallerSettings, task};
 use model::allocation::FinisherChoice;
 use operations::FinishInputs;
-use os_installer_settings::{OsInstallerSettings, task};
 use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
@@ -79,7 +79,7 @@ impl FinishingComponent {
         let installer = || {
             image_installer::find_installer(root)
                 .map(FinishingComponent::Installer)
-                .or(os_installer::find_os_installer(root).map(FinishingComponent::OsInstaller))
+                .or(metal_os_installer::find_os_installer(root).map(FinishingComponent::OsInstaller))
         };
         match way {
             FinisherChoice::Auto => Ok(installer().unwrap_or(FinishingComponent::Builtin)),
@@ -227,9 +227,9 @@ fn run_image_installer(
     array_config::expose_groups(root, &finishing.groups, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?.with_environment(&finishing.environment);
     let ran = match who {
-        FinishingComponent::Installer(program) => os_installer::write_lvm_settings(root)
+        FinishingComponent::Installer(program) => metal_os_installer::write_lvm_settings(root)
             .and_then(|()| image_installer::run_installer(root, program, image_installer::INSTALLER_TIMEOUT, &chroot)),
-        FinishingComponent::OsInstaller(program) => os_installer::run_os_installer(
+        FinishingComponent::OsInstaller(program) => metal_os_installer::run_os_installer(
             root,
             program,
             &finishing.files,
@@ -330,7 +330,7 @@ fn apply_file_settings(
     let allocation = &files.assigned.allocation;
     host_identity::reset_identity(root, &allocation.hostname, overrides)?;
     if overrides.is_metal {
-        os_installer_files::perform_os_installer_tasks(root, finishing, tree, now, say)?;
+        metal_os_installer_files::perform_os_installer_tasks(root, finishing, tree, now, say)?;
     }
     let owners = LoginUsers::find_users(root, user_data::read_cloud_user(root).as_deref());
     if !allocation.ssh_pub_keys.is_empty() && overrides.is_task_enabled(task::SSH_KEYS) {

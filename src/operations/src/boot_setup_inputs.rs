@@ -66,7 +66,7 @@ pub struct FinishInputs {
 pub struct SeedFilesystem {
     pub device: DevicePath,
     /// Mount point of the filesystem in the target; `None` if it is not mounted.
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub path: Option<String>,
 }
 
@@ -135,9 +135,9 @@ pub struct Esp {
     pub sectors: u64,
     pub sector_bytes: u32,
     /// Mount point in the target: the mount point of the partition, or of the mirror that contains the partition.
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub path: Option<String>,
     /// Mirror that contains the partition. Each write to the mirror reaches all of its members.
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub array: Option<DevicePath>,
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub struct AnnouncePointOfNoReturn {
     /// Id of the allocation.
     pub allocation: String,
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub order: Option<String>,
     /// Records of the disks, with the names of the disks in the layout.
     pub disks: Vec<RecordedDisk>,
@@ -52,7 +52,7 @@ impl PlannedOperation for AnnouncePointOfNoReturn {
 pub struct FinalReport {
     /// Id of the allocation.
     pub allocation: String,
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub order: Option<String>,
     pub message: String,
     /// Marker of an installation that already existed on the disks.

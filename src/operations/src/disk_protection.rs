@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, OperationLine, join_devices};
 use crate::{ByteRange, Effect, PlannedOperation, UndoOperation};
-use common::serde_empty;
+use common::empty_string_as_none;
 use model::device_name::DevicePath;
 use model::inventory::InventoryDisk;
 use serde::{Serialize, Serializer};
@@ -13,9 +13,9 @@ use std::num::NonZeroU64;
 pub struct DiskIdentity {
     pub device: DevicePath,
     pub size_bytes: u64,
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub serial: Option<String>,
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub wwn: Option<String>,
     /// Sequence number that the kernel has assigned to the disk (`diskseq`).
     #[serde(serialize_with = "or_zero")]
@@ -31,8 +31,8 @@ impl DiskIdentity {
         DiskIdentity {
             device: disk.device.clone(),
             size_bytes: disk.size_bytes,
-            serial: serde_empty::non_empty(disk.serial.clone()),
-            wwn: serde_empty::non_empty(disk.wwn.clone()),
+            serial: empty_string_as_none::non_empty(disk.serial.clone()),
+            wwn: empty_string_as_none::non_empty(disk.wwn.clone()),
             diskseq: NonZeroU64::new(disk.diskseq),
         }
     }

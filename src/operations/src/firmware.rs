@@ -11,7 +11,7 @@ pub const OWN_PREFIX: &str = "drophammer: ";
 
 /// Operation that registers boot entries for the installed system with the firmware, through efivarfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BootEntries {
+pub struct WriteBootEntries {
     /// Description of the entries, such as `drophammer: web-1`.
     pub label: String,
     /// EFI system partitions that may contain a boot loader. The code that makes the image bootable identifies a
@@ -27,7 +27,7 @@ pub struct BootEntries {
     pub unless_installer: bool,
 }
 
-impl PlannedOperation for BootEntries {
+impl PlannedOperation for WriteBootEntries {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_boot_entries(self).into()
     }
@@ -38,7 +38,7 @@ impl PlannedOperation for BootEntries {
 }
 
 /// Describes new boot entries: `EFI entries "drophammer: web-1" for sda1, sdb1; PXE stays first`.
-fn describe_boot_entries(BootEntries { label, esps, order, unless_installer, .. }: &BootEntries) -> String {
+fn describe_boot_entries(WriteBootEntries { label, esps, order, unless_installer, .. }: &WriteBootEntries) -> String {
     let esps: Vec<&str> = esps.iter().map(|esp| strip_dev(&esp.device)).collect();
     let order = match order {
         BootOrder::Pxe => "PXE stays first",
@@ -114,7 +114,7 @@ mod tests {
         ] {
             let (label, esps) = ("drophammer: web-1".to_owned(), vec![esp("/dev/sda1"), esp("/dev/sdb1")]);
             let preserved = Vec::new();
-            let entries = BootEntries { label, esps, order, preserved, unless_installer };
+            let entries = WriteBootEntries { label, esps, order, preserved, unless_installer };
             let operation = Operation::Run(SessionOp::WriteBootEntries(entries));
             let line = format!("EFI entries \"drophammer: web-1\" for sda1, sdb1; {words}");
             assert_eq!(operation_lines(&[operation], &DeviceSizes::new()), [line]);

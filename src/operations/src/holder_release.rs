@@ -22,9 +22,13 @@ pub enum DiskHolder {
     Bcache { device: DevicePath },
 }
 
-impl PlannedOperation for DiskHolder {
+/// Operation that releases a holder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReleaseDiskHolder(pub DiskHolder);
+
+impl PlannedOperation for ReleaseDiskHolder {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        describe_release(self).into()
+        describe_release(&self.0).into()
     }
 
     fn effect(&self) -> Effect<'_> {

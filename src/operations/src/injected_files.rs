@@ -37,8 +37,8 @@ pub struct InjectedFile {
     pub content: Option<Vec<u8>>,
     pub mode: u32,
     /// Name or number of the owner; root by default.
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub owner: Option<String>,
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub group: Option<String>,
 }

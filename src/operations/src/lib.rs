@@ -16,6 +16,7 @@ mod control_plane_report;
 mod crypttab;
 mod disk_protection;
 mod effect;
+mod etc_metal_files;
 mod extents;
 mod filesystems;
 mod firmware;
@@ -30,7 +31,6 @@ mod k8s_volumes;
 mod kexec;
 mod luks;
 mod lvm;
-mod machine_files;
 mod migration;
 mod mounts;
 mod operation;
@@ -57,11 +57,12 @@ pub use control_plane_report::{AnnouncePointOfNoReturn, FinalReport};
 pub use crypttab::{CrypttabEntry, WriteCrypttab};
 pub use disk_protection::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
+pub use etc_metal_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
 pub use extents::{ByteRange, DiskExtents, StageExtents};
 pub use filesystems::{MakeFilesystem, MountingKernel, TryFilesystem};
-pub use firmware::{BootEntries, FindBootLoader, OWN_PREFIX, RemoveVariables, VariableRemoval};
+pub use firmware::{FindBootLoader, OWN_PREFIX, RemoveVariables, VariableRemoval, WriteBootEntries};
 pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
-pub use holder_release::{AssertFree, DiskHolder, StopInspectedDevices};
+pub use holder_release::{AssertFree, DiskHolder, ReleaseDiskHolder, StopInspectedDevices};
 pub use image::{BurnImage, ResolveImage};
 pub use image_boot_setup::AdaptImage;
 pub use image_bootability::{ImageFindings, ImageNeeds, explain_mismatch};
@@ -71,11 +72,10 @@ pub use k8s_volumes::{
     CreateK8sVolume, InitialVolumeContent, array_partition_link, logical_volume_link, spanning_partition_bytes,
 };
 pub(crate) use kexec::{Kexec, LoadKernel};
-pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
+pub use luks::{CheckContainers, CloseContainer, CreateLuksContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 pub use lvm::{
     ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup, ExpectedVolume, PhysicalRange, RemoveVolumes,
 };
-pub use machine_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
 pub use migration::{AdaptMoved, CheckMigrationCanceled, ReceiveMigration, ReceivedDevice};
 pub use mounts::{GrowFilesystem, MountFilesystem, MountReadOnly, Unmount};
 pub use operation::{DeviceOp, Operation, PlanStage, SessionOp};

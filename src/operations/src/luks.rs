@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// Format, 2.2; default of cryptsetup).
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
-/// Operation that creates a LUKS2 container on a whole device, and opens it.
+/// LUKS2 container on a whole device, and the source of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LuksContainer {
     /// Disk, partition, array or logical volume, by its device name during the installation.
@@ -42,13 +42,17 @@ impl LuksContainer {
     }
 }
 
-impl PlannedOperation for LuksContainer {
+/// Operation that creates a container, and opens it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CreateLuksContainer(pub LuksContainer);
+
+impl PlannedOperation for CreateLuksContainer {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        describe_creation(self).into()
+        describe_creation(&self.0).into()
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::opening([&self.device]).undone_by([undo_by_closing(self)])
+        Effect::opening([&self.0.device]).undone_by([undo_by_closing(&self.0)])
     }
 }
 

@@ -6,14 +6,14 @@ use crate::effect::operations;
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{
     ActivateGroup, ActivationRehearsal, AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, AssembleArray, AssertFree,
-    BootEntries, BurnDisk, BurnImage, CheckContainers, CheckMigrationCanceled, ClearRanges, CloseContainer,
-    CreateArray, CreateGroup, CreateK8sVolume, CreateSystem, CreateVolume, DeactivateGroup, DiskHolder, DiskIdentity,
+    BurnDisk, BurnImage, CheckContainers, CheckMigrationCanceled, ClearRanges, CloseContainer, CreateArray,
+    CreateGroup, CreateK8sVolume, CreateLuksContainer, CreateSystem, CreateVolume, DeactivateGroup, DiskIdentity,
     Effect, ExtendFstab, FinalReport, FindBootLoader, FindPrograms, FinishInputs, FlushDisks, GrowFilesystem,
-    InjectFiles, Kexec, LoadKernel, LockDisk, LuksContainer, MakeFilesystem, MountFilesystem, MountReadOnly,
-    OpenContainer, PartitionTable, PlannedOperation, ProvePreserved, ProveZeros, ReceiveMigration, RemoveVariables,
+    InjectFiles, Kexec, LoadKernel, LockDisk, MakeFilesystem, MountFilesystem, MountReadOnly, OpenContainer,
+    PartitionTable, PlannedOperation, ProvePreserved, ProveZeros, ReceiveMigration, ReleaseDiskHolder, RemoveVariables,
     RemoveVolumes, ResolveImage, RestoreOp, StageName, StopArray, StopInspectedDevices, TableEdit, TryArray,
-    TryFilesystem, UnlockDisk, Unmount, VerifyDefinition, WipeDisk, WriteCrypttab, WriteFstab, WriteK8sVolumeFiles,
-    WriteMachineFiles, WriteMarker,
+    TryFilesystem, UnlockDisk, Unmount, VerifyDefinition, WipeDisk, WriteBootEntries, WriteCrypttab, WriteFstab,
+    WriteK8sVolumeFiles, WriteMachineFiles, WriteMarker,
 };
 use serde::Serialize;
 
@@ -48,7 +48,7 @@ impl PlannedOperation for Operation {
 operations! {
     /// Operation that requires only devices, and no other results of earlier operations, such as a mounted target.
     DeviceOp {
-        Release(DiskHolder),
+        Release(ReleaseDiskHolder),
         AssertFree(AssertFree),
         ProveZeros(ProveZeros),
         WipeDisk(WipeDisk),
@@ -59,7 +59,7 @@ operations! {
         CreateGroup(CreateGroup),
         RemoveVolumes(RemoveVolumes),
         CreateVolume(CreateVolume),
-        CreateContainer(LuksContainer),
+        CreateContainer(CreateLuksContainer),
         OpenContainer(OpenContainer),
         CloseContainer(CloseContainer),
         #[serde(rename = "take_down")]
@@ -111,7 +111,7 @@ operations! {
         ExtendFstab(ExtendFstab),
         WriteCrypttab(WriteCrypttab),
         RemoveVariables(RemoveVariables),
-        WriteBootEntries(BootEntries),
+        WriteBootEntries(WriteBootEntries),
         #[serde(rename = "prove_kept")]
         ProvePreserved(ProvePreserved),
         WriteMarker(WriteMarker),

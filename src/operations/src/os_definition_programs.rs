@@ -4,7 +4,7 @@ use crate::operation_text::{DeviceSizes, OperationLine, OperationText, join_devi
 use crate::raw_image::{describe_expected, describe_growth};
 use crate::{BurnDisk, Effect, PlannedOperation, UndoOperation};
 use model::device_name::DevicePath;
-use model::os_definition::SelectedDefinition;
+use model::ganeti_os_definition::SelectedDefinition;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

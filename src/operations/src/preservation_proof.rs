@@ -48,7 +48,7 @@ pub enum ObjectLocator {
     /// while the agent runs.
     Array {
         uuid: Uuid,
-        #[serde(with = "common::serde_empty")]
+        #[serde(with = "common::empty_string_as_none")]
         device: Option<DevicePath>,
     },
     /// Volume group, identified by its LVM UUID. `name` is only for display. This plan creates the volumes in `added`,
@@ -62,7 +62,7 @@ pub enum ObjectLocator {
     /// Filesystem, identified by the device `on`. `device` and `path` are only for display.
     Filesystem {
         device: DevicePath,
-        #[serde(with = "common::serde_empty")]
+        #[serde(with = "common::empty_string_as_none")]
         path: Option<String>,
         on: StableDevice,
     },

@@ -7,10 +7,10 @@ use super::partition_placement::MIB;
 use super::plan_decisions::ArrayFate;
 use super::planned_device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{self, ArrayMember, AttemptTarget, DeviceSignature, MemberRole};
+use model::inventory::{self, ArrayMember, DeviceSignature, InspectionTarget, MemberRole};
 use model::layout::ArraySpec;
 use model::storage_graph::find_arrays_on;
 use operations::{ArraySlot, CreateArray};
@@ -18,7 +18,7 @@ use operations::{ArraySlot, CreateArray};
 /// Metadata versions that place the superblock at the end of a member.
 const AT_THE_END: [&str; 2] = ["0.90", "1.0"];
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_arrays(&mut self) {
         for (index, raid) in self.layout.raid.iter().enumerate() {
             let place = format!("raid[{index}]");
@@ -86,7 +86,7 @@ impl<'a> PlanDecider<'a> {
     fn preserve_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
         self.decided.matching.push(raid.arrayname.clone());
-        if let Some(why) = self.inventory.find_failure(&AttemptTarget::Array(array.uuid)) {
+        if let Some(why) = self.inventory.find_failure(&InspectionTarget::Array(array.uuid)) {
             let message = format!(
                 "{array} must be preserved, but {members} cannot be assembled: {why}",
                 array = raid.arrayname,

@@ -5,7 +5,7 @@
 use super::earlier_attempt::{AttemptDevices, unique_id};
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::planned_devices::PlannedDevice;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{DiskVerdict, PlanRequest, install_marker};
 use model::device_name::{KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};
@@ -86,7 +86,7 @@ fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     tables.chain(arrays).chain(groups).chain(volumes).chain(containers).chain(filesystems).chain(persistent).collect()
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Returns whether the disk is recreated because an earlier attempt was interrupted while recreating it.
     pub(crate) fn was_recreated(&self, listed: &LayoutPath, found: &inventory::InventoryDisk) -> bool {
         self.remade.contains(listed) && self.is_in_attempt(listed, found)

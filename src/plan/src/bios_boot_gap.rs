@@ -3,7 +3,7 @@
 
 use super::image_boot_setup::gap_before;
 use super::partition_placement::SectorExtent;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use model::allocation::FinisherChoice;
@@ -14,7 +14,7 @@ use operations::ByteRange;
 /// Minimum size of the gap. GRUB's core image with all modules that drophammer adds is 205 KiB (GRUB 2.06).
 const MINIMUM_GAP_BYTES: u64 = 384 << 10;
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     pub(crate) fn is_bios(&self) -> bool {
         self.inventory.system.firmware == FirmwareType::Bios
     }

@@ -2,7 +2,7 @@
 
 use model::allocation::FinisherChoice;
 use model::inventory::FirmwareType;
-use operations::{BootEntries, FinishInputs, Operation, SessionOp};
+use operations::{FinishInputs, Operation, SessionOp, WriteBootEntries};
 use uuid::Uuid;
 
 /// Returns the operation that writes the boot entries; `None` if the agent must not install the boot loader, or if
@@ -27,7 +27,7 @@ fn build_operation(finishing: &FinishInputs, preserved: Vec<Uuid>, unless_instal
     let allocation = &finishing.files.assigned.allocation;
     // The machine id is used if the hostname is missing, as in an offline plan.
     let name = if allocation.hostname.is_empty() { &finishing.files.machine } else { &allocation.hostname };
-    Some(Operation::Run(SessionOp::WriteBootEntries(BootEntries {
+    Some(Operation::Run(SessionOp::WriteBootEntries(WriteBootEntries {
         label: format!("drophammer: {name}"),
         esps: finishing.esps.clone(),
         order: allocation.boot_order,

@@ -1,7 +1,7 @@
 //! Short descriptions of disks and records for messages.
 
 use super::recorded_disk::table_guid;
-use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::disk_identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::install_marker::RecordedDisk;
 use model::{inventory, layout};
 

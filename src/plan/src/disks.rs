@@ -4,9 +4,9 @@
 use super::disk_descriptions::describe_record;
 use super::partition_placement::{self, SectorExtent};
 use super::planned_devices::{DeviceFate, PlannedDevice};
-use super::planner_state::{MissingDisk, PlanDecider, verdict_on_disk};
+use super::planner_state::{MissingDisk, PlannerState, verdict_on_disk};
 use super::{DiskVerdict, InstallMode, erased_ranges};
-use crate::content_text;
+use crate::content_descriptions;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::deploy_steps::EraseMode;
@@ -17,7 +17,7 @@ use model::storage_graph::disk_lookup;
 use model::storage_graph::multipath::{self, DiskPaths};
 use operations::{DiskIdentity, NewPartition, PartitionTable};
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_disks(&mut self) {
         let paths = DiskPaths::new(self.inventory);
         for (index, disk) in self.layout.disks.iter().enumerate() {
@@ -204,7 +204,7 @@ impl<'a> PlanDecider<'a> {
     fn register_preserved_disk(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
         let mut whole = kept_device(found, &found.device, found.size_bytes, found.blank, &found.signatures);
         if found.table.is_some() && found.signatures.is_empty() {
-            whole.content = Err(format!("there is {}", content_text::describe_contents(found)));
+            whole.content = Err(format!("there is {}", content_descriptions::describe_contents(found)));
         }
         self.devices.insert(disk.device.clone(), whole);
         for partition in &disk.partitions {
@@ -300,7 +300,7 @@ pub(crate) fn keep_disk(
             "{device} must be preserved, but lacks a GPT with the partitions to preserve ({count}): found {actual}",
             device = found.device,
             count = disk.partitions.iter().filter(|part| is_preserved(part)).count(),
-            actual = content_text::describe_contents(found)
+            actual = content_descriptions::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.partitions"), message).with_code(ErrorCode::PreservedMismatch)];
     }
@@ -308,7 +308,7 @@ pub(crate) fn keep_disk(
         let message = format!(
             "{device} must be preserved, but has both a partition table and signatures: {contents}",
             device = found.device,
-            contents = content_text::describe_contents(found)
+            contents = content_descriptions::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.device"), message).with_code(ErrorCode::PreservedMismatch)];
     }

@@ -8,10 +8,10 @@
 //! two has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode};
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
@@ -27,7 +27,7 @@ const MAXIMUM_COPIES: usize = 1000;
 /// A device and a signature on it.
 type SignatureOnDevice<'a> = (&'a DevicePath, &'a DeviceSignature);
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn refuse_copies(&mut self) {
         if self.request.mode == InstallMode::Install {
             return;
@@ -105,9 +105,9 @@ impl<'a> PlanDecider<'a> {
         let said = format!(
             "{first} ({first_content}) and {second} ({second_content}) have the same UUID, {uuid}, and {preserved} must be preserved",
             first = self.describe_with_disks(preserved),
-            first_content = content_text::describe_signature(signature),
+            first_content = content_descriptions::describe_signature(signature),
             second = self.describe_with_disks(copy),
-            second_content = content_text::describe_signature(other),
+            second_content = content_descriptions::describe_signature(other),
             uuid = signature.uuid.to_lowercase()
         );
         if !self.is_wiped(copy) {

@@ -7,7 +7,7 @@ use super::recorded_disk::table_guid;
 use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};
-use model::inventory::{AttemptTarget, Inventory, InventoryDisk};
+use model::inventory::{InspectionTarget, Inventory, InventoryDisk};
 use model::storage_graph::{DeviceStack, all_units};
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ impl<'a> AttemptDevices<'a> {
             [] => making.was_empty && self.is_unrecognized(stack, device),
             [one] => {
                 one.uuid.eq_ignore_ascii_case(uuid)
-                    && self.inventory.find_failure(&AttemptTarget::Filesystem(device.clone())).is_some()
+                    && self.inventory.find_failure(&InspectionTarget::Filesystem(device.clone())).is_some()
             }
             _ => false,
         };

@@ -24,17 +24,17 @@ use super::k8s_volumes;
 use super::luks::{self};
 use super::plan_decisions::{LuksDecision, LuksFate};
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::preserved_activation::mount_path;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, LayoutPath};
-use model::inventory::AttemptTarget;
+use model::inventory::InspectionTarget;
 use model::k8s_volume::{K8sVolume, VolumeSource};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, VolumeGroupSpec};
 use operations::LuksContainer;
 use uuid::Uuid;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Returns the mappings of the containers on these devices. The physical volumes of the group are these mappings,
     /// and not the devices. Returns `None` if a container was refused or not inspected.
     pub(crate) fn open_containers(
@@ -123,7 +123,7 @@ impl<'a> PlanDecider<'a> {
             return self.refuse_without_physical(group, below);
         }
         let failure =
-            |device: &&PlannedDevice| self.inventory.find_failure(&AttemptTarget::Container(device.now.clone()));
+            |device: &&PlannedDevice| self.inventory.find_failure(&InspectionTarget::Container(device.now.clone()));
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
             return self.preserve_untried_group(group, encrypted, below, uuids);

@@ -8,7 +8,7 @@ use super::stages::drop_empty_stages;
 use super::{
     DiskPlan, DiskVerdict, InstallClaim, InstallMode, Plan, PlanRefusal, PlanRequest, opaque_objects, operation_args,
 };
-use crate::content_text;
+use crate::content_descriptions;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
@@ -222,7 +222,7 @@ fn mount_without_replay(
     };
     let format = FilesystemFormat::ALL.into_iter().find(|format| format.name() == filesystem.kind);
     let Some((format, option)) = format.and_then(|format| Some((format, no_replay_option(format)?))) else {
-        let held = content_text::describe_signature(filesystem);
+        let held = content_descriptions::describe_signature(filesystem);
         return Err(format!("{path} is on {device}, which contains {held} and cannot be mounted without writing"));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();

@@ -11,11 +11,11 @@
 
 use super::filesystems::describe_wish;
 use super::planned_devices::PlannedDevice;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::preserved_activation::mount_path;
 use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
 use common::format::join_few;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
@@ -30,7 +30,7 @@ const MAXIMUM_LISTED_OPTIONS: usize = 16;
 /// Mount options whose value is a device to which the filesystem writes.
 const WRITTEN_DEVICE_OPTIONS: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Refuses a preserved filesystem if another device that it needs is wiped, unlisted or unknown.
     pub(crate) fn refuse_companions(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
         if self.request.mode == InstallMode::Install {
@@ -172,7 +172,7 @@ impl<'a> PlanDecider<'a> {
         let said = format!(
             "{kind} on {device} must be preserved, but one of its devices is missing ({whole}). The {} on {nameless} may be \
                 the content of the missing device, but {} will be wiped",
-            content_text::UNRECOGNIZED_DATA,
+            content_descriptions::UNRECOGNIZED_DATA,
             disk.device
         );
         if self.is_discarded(&disk.name) {
@@ -219,7 +219,7 @@ impl<'a> PlanDecider<'a> {
             unit.signatures().is_empty()
                 && !unit.is_blank()
                 && unit.table().is_none()
-                && !matches!(unit, storage_graph::StackUnit::Partition(part) if content_text::is_extended(part))
+                && !matches!(unit, storage_graph::StackUnit::Partition(part) if content_descriptions::is_extended(part))
                 && !self.stack.is_held(&self.stack.kernel_name(device))
         };
         let mut nameless: BTreeMap<KernelName, Vec<String>> = BTreeMap::new();

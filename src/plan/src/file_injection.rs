@@ -4,7 +4,7 @@ use super::write_activation::{self, DeviceActivation};
 use super::{
     DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
 };
-use crate::content_text;
+use crate::content_descriptions;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
@@ -129,7 +129,7 @@ fn mountable_format(device: &DevicePath, signatures: &[DeviceSignature]) -> Resu
         [one] => mounts(one).ok_or_else(|| {
             format!(
                 "{device} contains {content}, which cannot be mounted",
-                content = content_text::describe_signature(one)
+                content = content_descriptions::describe_signature(one)
             )
         }),
         [] => Err(format!("{device} does not contain a filesystem")),

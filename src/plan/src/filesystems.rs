@@ -6,15 +6,15 @@ use super::filesystem_fate::{FilesystemFate, NewFilesystem};
 use super::partition_placement::MIB;
 use super::planned_device_capacity::min_filesystem_mib;
 use super::planned_devices::{DeviceFate, PlannedDevice};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::preserved_activation::mount_path;
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
-use model::inventory::AttemptTarget;
+use model::inventory::InspectionTarget;
 use model::layout::{FilesystemFormat, FilesystemSpec, max_filesystem_bytes};
 use uuid::Uuid;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_filesystems(&mut self) {
         for (index, filesystem) in self.layout.filesystems.iter().enumerate() {
             let place = format!("filesystems[{index}]");
@@ -119,7 +119,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Refuses preserved filesystems that could not be mounted after the installation, before the old system is erased.
     ///
     /// | condition of a preserved filesystem that the layout mounts | result |
@@ -143,7 +143,7 @@ impl PlanDecider<'_> {
             );
             return self.refuse(ErrorCode::DiskUnusable, place, message);
         }
-        let why = self.inventory.find_failure(&AttemptTarget::Filesystem(device.now.clone()));
+        let why = self.inventory.find_failure(&InspectionTarget::Filesystem(device.now.clone()));
         let (Some(path), Some(why), false) = (path, why, fill) else { return };
         let message = format!(
             "{wish}, mounted at {path}, but the filesystem cannot be mounted even read-only: {why}",
@@ -215,12 +215,14 @@ fn preserve_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Resul
             let size = common::format::format_bytes(device.size_bytes.unwrap_or_default());
             Err(format!("{wish}, but the device contains {size} of unrecognized data"))
         }
-        [one] if one.kind != wanted.format.name() => {
-            Err(format!("{wish}, but the device contains {content}", content = content_text::describe_signature(one)))
-        }
-        [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
-            Err(format!("{wish}, but the device contains {content}", content = content_text::describe_signature(one)))
-        }
+        [one] if one.kind != wanted.format.name() => Err(format!(
+            "{wish}, but the device contains {content}",
+            content = content_descriptions::describe_signature(one)
+        )),
+        [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => Err(format!(
+            "{wish}, but the device contains {content}",
+            content = content_descriptions::describe_signature(one)
+        )),
         [one] if one.uuid.is_empty() && is_in_fstab(wanted) => Err(format!(
             "{wish}, but the filesystem does not have a UUID, which /etc/fstab needs; set a UUID in the installed system"
         )),
@@ -229,7 +231,7 @@ fn preserve_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Resul
             Ok(FilesystemFate::Preserved { device: device.path.clone(), uuid })
         }
         several => {
-            let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
+            let there: Vec<String> = several.iter().map(content_descriptions::describe_signature).collect();
             Err(format!(
                 "{wish}, but the device has several signatures: {signatures}",
                 signatures = there.join(" and ")

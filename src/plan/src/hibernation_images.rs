@@ -1,7 +1,7 @@
 //! Hibernation images. A suspended system continues to use its mounted filesystems when it is resumed, so they must not
 //! be mounted by another system in the meantime.
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
@@ -9,7 +9,7 @@ use model::device_name::DevicePath;
 /// Signature type of a swap area that contains a hibernation image, as reported by libblkid.
 const HIBERNATION_IMAGE: &str = "swsuspend";
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Refuses to mount preserved filesystems while a suspended system may use them.
     ///
     /// | a hibernation image is on any disk, and | the reinstall is |

@@ -5,7 +5,7 @@ use super::filesystem_fate::PlacedFilesystem;
 use super::plan_decisions::{ArrayFate, PlanDecisions};
 use super::preserved_activation::mount_path;
 use super::stages::writable_devices;
-use super::{InstallMode, PlanRequest, image_bootability, os_definition};
+use super::{InstallMode, PlanRequest, ganeti_os_definition, image_bootability};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::allocation::{
@@ -39,7 +39,7 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     let network = requested_network(allocation, &inventory.nics).err().unwrap_or_default();
     let contents = image_bootability::check_image_contents(layout, inventory, request).refused;
     let architecture = image_bootability::refuse_architecture(inventory, request);
-    let definition = os_definition::refuse_definition(layout, request);
+    let definition = ganeti_os_definition::refuse_definition(layout, request);
     // For a reinstall, this check is omitted, because the machine has already booted from its disks.
     let is_new = request.mode == InstallMode::Install;
     let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes && is_new);
@@ -165,7 +165,7 @@ pub(crate) fn finish_inputs(
         seed: seed_filesystem(filesystems),
         // An invalid network configuration is ignored, because the plan was already refused.
         network: requested_network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
-        environment: os_definition::installer_environment(meant, decided, &files),
+        environment: ganeti_os_definition::installer_environment(meant, decided, &files),
         files,
     })
 }

@@ -5,7 +5,7 @@ use super::filesystem_fate::PlacedFilesystem;
 use super::plan_decisions::PlanDecisions;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
 use super::{
-    PlanRequest, boot_entry_operations, image_boot_setup, image_bootability, operation_args, os_definition,
+    PlanRequest, boot_entry_operations, ganeti_os_definition, image_boot_setup, image_bootability, operation_args,
     stale_boot_variables, uuids_in_use,
 };
 use common::diagnostic::Diagnostic;
@@ -48,9 +48,10 @@ impl SystemSource for ImageSource<'_> {
         warnings.extend(image_boot_setup::warn_firmware(inputs.layout, inventory, &finishing));
         let needs = image_bootability::determine_needs(inputs.layout, inventory, request);
         let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
-        let reach = os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));
-        let verify = os_definition::verify_parameters(request).into_iter();
-        let checks = verify.chain(os_definition::find_programs(request)).collect();
+        let reach =
+            ganeti_os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));
+        let verify = ganeti_os_definition::verify_parameters(request).into_iter();
+        let checks = verify.chain(ganeti_os_definition::find_programs(request)).collect();
         SystemStages { reach, checks, first, second, installer, fstab, entries, before_marker: None, warnings }
     }
 }
@@ -114,7 +115,7 @@ impl ImageSource<'_> {
         ImagePlacement {
             first: (
                 StageName::ImageBurn,
-                vec![Operation::Run(os_definition::fill_disk(burn, meant, decided, &finishing))],
+                vec![Operation::Run(ganeti_os_definition::fill_disk(burn, meant, decided, &finishing))],
             ),
             second: (StageName::StorageMount, mounts.collect()),
             installer: Operation::Run(SessionOp::AdaptImage(AdaptImage(finishing))),

@@ -3,11 +3,11 @@
 use super::plan_decisions::PlanDecisions;
 use super::recorded_disk::{full_record, table_guid};
 use super::{InstallClaim, PlanRequest, migration_target};
+use model::ganeti_os_definition::SelectedDefinition;
 use model::install_marker::{InstallMarker, RecordedDefinition, RecordedDisk, lineage};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout;
 use model::layout::preserved_objects::PreservedObjects;
-use model::os_definition::SelectedDefinition;
 use model::storage_graph::LayoutMatch;
 
 /// Returns the marker that the plan writes. The time in this marker is empty, because the time of the installation is

@@ -3,7 +3,7 @@
 //! contain another installation. The module `installed_disk_identity` decides whether the disks are the recorded ones.
 
 use super::installed_disk_identity::DiskRecords;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, order_age};
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
@@ -19,7 +19,7 @@ struct MarkedFilesystem<'a> {
     disks: BTreeSet<KernelName>,
 }
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_identity(&mut self) {
         match self.request.mode {
             InstallMode::Install => self.check_first_install(),

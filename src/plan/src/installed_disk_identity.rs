@@ -2,9 +2,9 @@
 
 use super::DiskVerdict;
 use super::disk_descriptions::{describe_disk, describe_match, describe_record};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::recorded_disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
 use model::device_name::{KernelName, LayoutPath};
 use model::install_marker::RecordedDisk;
@@ -62,7 +62,7 @@ impl<'a> DiskRecords<'a> {
     }
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Compares each listed disk with its record. In the table, the *found disk* is the disk that the layout's name or
     /// hints currently match.
     ///
@@ -185,7 +185,7 @@ impl PlanDecider<'_> {
             "{matched_disk}, but no disk with that name was recorded when the machine was installed; {device} will be wiped and is not blank: it contains {contents}",
             matched_disk = describe_match(listed, found),
             device = found.device,
-            contents = content_text::describe_contents(found)
+            contents = content_descriptions::describe_contents(found)
         );
         match is_wanted {
             true => self.warn(format!("{said}: its data will be discarded, as requested by the operator")),
@@ -289,7 +289,7 @@ impl PlanDecider<'_> {
             let message = format!(
                 "{other}; {device} will be wiped and is not blank: it contains {contents}. {remedy} (recorded: {recorded}; found: {found})",
                 device = found.device,
-                contents = content_text::describe_contents(found),
+                contents = content_descriptions::describe_contents(found),
                 remedy = self.suggest_remedy(found, first),
                 recorded = recorded_disk_match::describe_record_fully(record),
                 found = recorded_disk_match::describe_disk_fully(found)

@@ -14,7 +14,7 @@
 
 mod block_devices;
 mod devices_by_volume_uuid;
-mod group_space;
+mod group_extension_check;
 mod install_marker_records;
 mod logical_volumes;
 mod repeated_preparation_check;
@@ -24,7 +24,7 @@ mod terminating_volumes;
 
 use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{DiskVerdict, InstallMode, PersistentVerdict, PersistentVolume};
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
@@ -54,7 +54,7 @@ struct VolumeDecision {
 /// Reason why a volume is refused; `None` if the refusal of an object below the volume was already reported.
 pub(crate) type VolumeRefusal = Option<String>;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_persistent(&mut self) {
         let allocation = &self.request.assigned.allocation;
         let (volumes, hostname) = match allocation.parse_volumes() {

@@ -12,19 +12,19 @@
 //! | has any other content | refused, with the expected and the found content |
 
 use super::plan_decisions::{LuksDecision, LuksFate, PlanDecisions};
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
-use operations::{CheckContainers, CloseContainer, WriteCrypttab};
+use operations::{CheckContainers, CloseContainer, CreateLuksContainer, WriteCrypttab};
 
 use super::filesystem_fate::FilesystemFate;
 use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, PlannedDevice};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::preserved_activation::mount_path;
 use super::{DiskPlan, Plan};
 use model::allocation::Allocation;
 use model::device_name::{DevicePath, LayoutPath};
-use model::inventory::{AttemptTarget, DeviceSignature, Inventory};
+use model::inventory::{DeviceSignature, InspectionTarget, Inventory};
 use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;
@@ -80,16 +80,16 @@ fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
         [one] if one.kind == LUKS_SIGNATURE_TYPE => {
             one.uuid.parse().map_err(|_| "the container's UUID cannot be read".to_owned())
         }
-        [one] => Err(format!("there is {}", content_text::describe_signature(one))),
+        [one] => Err(format!("there is {}", content_descriptions::describe_signature(one))),
         [] => Err("found no signature".to_owned()),
         several => {
-            let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
+            let there: Vec<String> = several.iter().map(content_descriptions::describe_signature).collect();
             Err(format!("found several signatures: {}", there.join(" and ")))
         }
     }
 }
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_encrypted(
         &mut self,
         place: &str,
@@ -168,7 +168,7 @@ impl<'a> PlanDecider<'a> {
     ) {
         let needed = mount_path(filesystem).filter(|_| !is_optional(filesystem));
         self.decided.matching.push(filesystem.device.clone());
-        match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
+        match (self.inventory.find_failure(&InspectionTarget::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(
                     "{} must be preserved, and must contain {} in LUKS, which the new system mounts at {path}, but the container cannot be opened: {why}. \
@@ -207,7 +207,7 @@ impl<'a> PlanDecider<'a> {
     /// Marks the most recently added container as sealed to another machine's TPM, if this machine's TPM did not unlock
     /// it. The headers of a preserved container are not written, so the container stays sealed to that TPM.
     pub(crate) fn mark_foreign_tpm(&mut self, device: &PlannedDevice) {
-        let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
+        let Some(why) = self.inventory.find_failure(&InspectionTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.sealed_to_other_tpm = true;
         }
@@ -221,7 +221,7 @@ impl<'a> PlanDecider<'a> {
     /// Returns the mapping of a preserved device if its container was opened with the configured key.
     pub(crate) fn find_opened(&self, device: &PlannedDevice<'a>, uuid: Uuid) -> Option<PlannedDevice<'a>> {
         // If the key did not open the container, an existing mapping was opened without this key, and is not used.
-        if self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())).is_some() {
+        if self.inventory.find_failure(&InspectionTarget::Container(device.now.clone())).is_some() {
             return None;
         }
         let mapping = LuksContainer::new(device.now.clone(), uuid, 0, KeySource::Server, SecretText::default()).mapping;
@@ -354,16 +354,15 @@ pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
 /// Returns whether the plan creates a container with a passphrase that was not entered yet.
 pub fn needs_passphrase(plan: &Plan) -> bool {
     let is_open = |container: &LuksContainer| container.source == KeySource::Prompt && container.key.is_empty();
-    plan.stages.iter().flat_map(|stage| &stage.operations).any(
-        |operation| matches!(operation, Operation::Device(DeviceOp::CreateContainer(container)) if is_open(container)),
-    )
+    let mut planned = plan.stages.iter().flat_map(|stage| &stage.operations);
+    planned.any(|one| matches!(one, Operation::Device(DeviceOp::CreateContainer(new)) if is_open(&new.0)))
 }
 
 /// Returns the operations that create the containers of physical volumes (if `of_groups` is true) or of filesystems.
 /// The containers of physical volumes must be created before the groups.
 pub(crate) fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Created && luks.group.is_some() == of_groups);
-    made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
+    made.map(|luks| Operation::Device(DeviceOp::CreateContainer(CreateLuksContainer(luks.container.clone())))).collect()
 }
 
 /// Returns the operations that close the containers of physical volumes (if `of_groups` is true) or of filesystems. The

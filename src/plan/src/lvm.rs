@@ -6,8 +6,8 @@ use super::partition_placement::MIB;
 use super::plan_decisions::GroupFate;
 use super::planned_device_capacity::{self as capacity, CapacityShortage, EXTENT_BYTES};
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
-use super::planner_state::PlanDecider;
-use crate::content_text;
+use super::planner_state::PlannerState;
+use crate::content_descriptions;
 use crate::planner_state::PlannedGroup;
 use crate::renewed_volumes;
 use common::error_code::ErrorCode;
@@ -19,7 +19,7 @@ use model::storage_graph::find_groups_on;
 use operations::{CreateGroup, CreateVolume};
 use std::cmp::Ordering;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn decide_groups(&mut self) {
         for (index, group) in self.layout.volumegroups.iter().enumerate() {
             let place = format!("volumegroups[{index}]");
@@ -153,7 +153,7 @@ impl<'a> PlanDecider<'a> {
         if let Some(device) = below.present().find(|device| device.content.as_ref().is_ok_and(|found| found.len() > 1))
         {
             let there: Vec<String> =
-                device.content.iter().copied().flatten().map(content_text::describe_signature).collect();
+                device.content.iter().copied().flatten().map(content_descriptions::describe_signature).collect();
             let message = format!(
                 "vg:{group} must be preserved on {device}, but there are several signatures: {signatures}",
                 group = group.name,

@@ -12,13 +12,13 @@
 
 use super::existing_system_boot::{self, ExistingInstallation};
 use super::{InstallClaim, SourceDevice, arrays, installation_identity::describe_owner};
-use crate::content_text;
+use crate::content_descriptions;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{self, InstallMarker};
-use model::inventory::{self, AttemptTarget, ComparableDiskIndex, Inventory};
+use model::inventory::{self, ComparableDiskIndex, InspectionTarget, Inventory};
 use model::layout::{ArraySpec, FilesystemFormat, FilesystemSpec, Layout, VolumeGroupSpec};
 use model::machine_migration::{MigratedArray, MigratedFilesystem, MigratedMachine, MigratedNic, MigratedPartition};
 use model::storage_graph::{DeviceStack, LayoutMatch, StackUnit, find_arrays_on, find_groups_on};
@@ -153,7 +153,7 @@ impl MigrationCheck<'_> {
             [] => self.refuse(place, format!("{name} is absent: none of its devices is a member of an array")),
             [one] => {
                 if one.running.is_none() {
-                    let why = inventory.find_failure(&AttemptTarget::Array(one.uuid)).map(|why| format!(": {why}"));
+                    let why = inventory.find_failure(&InspectionTarget::Array(one.uuid)).map(|why| format!(": {why}"));
                     let message = format!(
                         "{name} ({array}) is not running{reason}; repair the array in the installed system, then migrate the machine",
                         array = arrays::describe_array(one),
@@ -353,8 +353,8 @@ fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, Str
 
 fn describe_content(unit: StackUnit) -> String {
     match unit.signatures() {
-        [] => content_text::describe_unrecognized(unit.is_blank()).to_owned(),
-        found => found.iter().map(content_text::describe_signature).collect::<Vec<_>>().join(" and "),
+        [] => content_descriptions::describe_unrecognized(unit.is_blank()).to_owned(),
+        found => found.iter().map(content_descriptions::describe_signature).collect::<Vec<_>>().join(" and "),
     }
 }
 

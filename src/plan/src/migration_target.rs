@@ -16,7 +16,7 @@ use super::plan_decisions::PlanDecisions;
 use common::error_code::ErrorCode;
 use operations::{AdaptMoved, CheckMigrationCanceled, GrowFilesystem};
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 
 use super::planned_devices::PlannedDevice;
 use super::planner::decide_plan;
@@ -30,7 +30,7 @@ use model::deploy_steps::StepList;
 use model::device_name::{DevicePath, LayoutPath};
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{Inventory, InventoryDisk};
-use model::layout::{self, FilesystemFormat, Layout, hints};
+use model::layout::{self, FilesystemFormat, Layout, root_device_hints};
 use model::machine_migration::{MigratedFilesystem, MigratedMachine, MigrationOffer, MigrationSide};
 use operations::{DeviceOp, FinishInputs, Operation, ReceiveMigration, ReceivedDevice, SessionOp, StageName};
 use std::borrow::Cow;
@@ -135,8 +135,9 @@ fn add_disk_hints(layout: &Layout, inventory: &Inventory, moving: &MigrationOffe
         let wwn = record.comparable_wwn().map(|_| &record.wwn);
         for (hint, value) in [("serial", serial), ("wwn", wwn), ("by_path", Some(&record.by_path))] {
             // The slot is added only if there is no serial number or WWN, or if these select several disks.
-            let is_told =
-                hint == "by_path" && !hints.is_empty() && hints::find_candidates(&hints, &inventory.disks).len() < 2;
+            let is_told = hint == "by_path"
+                && !hints.is_empty()
+                && root_device_hints::find_candidates(&hints, &inventory.disks).len() < 2;
             if let Some(value) = value.filter(|value| !value.is_empty() && !is_told) {
                 hints.insert(hint.to_owned(), format!("s== {value}"));
             }
@@ -158,7 +159,7 @@ pub(crate) fn stored_layout_digest(layout: &Layout, request: &PlanRequest) -> St
     layout::compute_digest(stored.as_ref().map_or(layout, |stored| &stored.layout))
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     pub(crate) fn migrated_filesystem_uuid(&self, device: &LayoutPath) -> Option<String> {
         let mut filesystems = self.request.migrated_machine()?.filesystems.iter();
         filesystems

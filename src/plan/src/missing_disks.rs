@@ -2,14 +2,14 @@
 //! reinstall continues without the disk and adds a warning.
 
 use super::planned_devices::{DeviceFate, PlannedDevice};
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::device_name::LayoutPath;
 use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{self, RaidLevel};
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Registers the layout's devices on the absent disk, so that the planner can decide on the objects that use them:
     /// an array, for example, may work without one of its devices.
     pub fn register_absent_disk(&mut self, index: usize, disk: &layout::DiskSpec) {

@@ -2,7 +2,7 @@
 //! wiped, either as an object that could not be inspected, or inside such an object.
 
 use super::opaque_objects::OpaqueOnDisks;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::spanning_objects::SPANNING;
 use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};
 use common::error_code::ErrorCode;
@@ -11,7 +11,7 @@ use model::device_name::{DevicePath, KernelName};
 use model::inventory::{ComponentRole, InventoryDisk, MemberRole, SpanningComponent};
 use std::collections::{BTreeMap, BTreeSet};
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
     /// | the preserved and unlisted disks contain | the disk that a reinstall would wipe contains | the reinstall is |

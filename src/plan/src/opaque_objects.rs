@@ -2,7 +2,7 @@
 //! objects. The conditions for a reinstall are in `missing_members`.
 
 use super::InstallClaim;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
@@ -20,7 +20,7 @@ pub(crate) fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
     inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     pub(crate) fn opaque_on_disks(&self) -> Vec<OpaqueOnDisks> {
         let objects = self.inventory.find_opaque_objects().into_iter();
         let on_disks = objects.map(|object| {

@@ -22,7 +22,7 @@
 //! (`existing_system_boot`). With `--replace-newer`, the operator permits every row except the last one.
 
 use super::InstallClaim;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use model::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
@@ -68,7 +68,7 @@ pub(crate) fn is_outdated_install(claim: &InstallClaim, found: &InstallMarker) -
     requested.compare_age(installed).is_some_and(Ordering::is_le)
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Applies the table of this module to every installation of this allocation on the disks. Refuses the reinstall if
     /// one of these installations may be newer than the order.
     pub(crate) fn refuse_outdated_order(&mut self) {

@@ -1,12 +1,12 @@
 //! Members of unknown arrays, and physical volumes of unknown groups. Such an array or group may have members on any
 //! disk.
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Refuses a reinstall if one of its disks has a member of an unknown array or group, because the member may
     /// belong to a preserved object. A first installation is not refused, because it wipes its disks. If an attempt
     /// of the reinstall was started, members on wiped disks are accepted: any other member would have been refused

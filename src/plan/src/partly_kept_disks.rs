@@ -12,7 +12,7 @@ use super::disks::{explain_read_only, gpt_partitions, keep_disk, kept_partition,
 use super::partition_gap_placement;
 use super::partition_placement::{self, SectorExtent};
 use super::planned_devices::DeviceFate;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{erased_ranges, plan_decisions::PartlyKeptDisk};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -25,7 +25,7 @@ use model::layout::{DiskSpec, PartitionSpec};
 use operations::{ByteRange, ClearRanges, DiskIdentity, ExpectedEntry, NewPartition, TableEdit};
 use uuid::Uuid;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Decides on the partitions of a partly kept disk.
     pub(crate) fn renew_disk(&mut self, place: &str, disk: &DiskSpec, found: &'a InventoryDisk) {
         let preserved = PreservedObjects::from_graph(self.graph);

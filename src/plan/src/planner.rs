@@ -2,8 +2,8 @@
 //!
 //! Implements the tables in docs/plan.md and docs/plan-objects.md.
 
+use super::holder_teardown::HolderTeardown;
 use super::planned_devices::DeviceTable;
-use super::teardown::HolderTeardown;
 use super::{DiskPlan, DiskVerdict, PlanRequest, display, partly_kept_disks};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use super::plan_decisions::PlanDecisions;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 const TOO_MANY_COMBINATIONS: &str = "the devices of this machine are stacked in more combinations than can be examined, so \
     the plan was not completed; remove arrays, volumes or mappings that are not needed";
 
@@ -30,7 +30,7 @@ pub(crate) fn decide_plan(
     ids: &mut dyn FnMut() -> Uuid,
 ) -> PlanDecisions {
     let (graph, stack) = (LayoutGraph::from_layout(layout), DeviceStack::bounded(inventory));
-    let mut deciding = PlanDecider {
+    let mut deciding = PlannerState {
         layout,
         graph: &graph,
         inventory,
@@ -75,7 +75,7 @@ pub(crate) fn decide_plan(
     deciding.finish_decisions()
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Decides which holders are released: all holders on disks that will be wiped, and all devices that were assembled
     /// for inspection, except devices that are entirely on preserved disks. Refuses the plan if a device on a preserved
     /// disk is mounted or otherwise in use, because the device could not be stopped at the end of the installation.

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// Inputs of the planner, and the decisions made so far.
-pub(crate) struct PlanDecider<'a> {
+pub(crate) struct PlannerState<'a> {
     pub layout: &'a Layout,
     pub graph: &'a LayoutGraph<'a>,
     pub inventory: &'a Inventory,
@@ -114,7 +114,7 @@ pub fn verdict_on_disk(mode: InstallMode, listed: Option<(&LayoutGraph, &layout:
     }
 }
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(crate) fn refuse(&mut self, code: ErrorCode, place: impl Into<String>, message: impl Into<String>) {
         self.decided.problems.push(Diagnostic::new(place, message).with_code(code));
     }

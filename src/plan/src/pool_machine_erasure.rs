@@ -20,7 +20,7 @@ use common::error_code::ErrorCode;
 use model::deploy_steps::EraseMode;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
-use model::recorded_disks::KnownDisk;
+use model::pool_machine_disks::KnownDisk;
 use operations::{AnnouncePointOfNoReturn, Operation, SessionOp};
 
 /// Owner of a pool machine, according to the control plane.

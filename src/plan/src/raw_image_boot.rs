@@ -11,8 +11,8 @@ use model::allocation::BootOrder;
 use model::inventory::{DiskPartition, Inventory, InventoryDisk};
 use model::layout::{FilesystemFormat, PartitionType};
 use operations::{
-    BootEntries, DiskIdentity, Esp, FlushDisks, LockDisk, MountFilesystem, MountReadOnly, Operation, PlanStage,
-    SessionOp, StageName,
+    DiskIdentity, Esp, FlushDisks, LockDisk, MountFilesystem, MountReadOnly, Operation, PlanStage, SessionOp,
+    StageName, WriteBootEntries,
 };
 use uuid::Uuid;
 
@@ -67,7 +67,7 @@ fn entry_stages(inventory: &Inventory, disk: &InventoryDisk, esp: Esp, subject: 
         others.any(|other| has_partition(other) || other.unreadable.is_some())
     };
     let planned = esp.guid;
-    let entries = BootEntries {
+    let entries = WriteBootEntries {
         label: format!("drophammer: {name}"),
         esps: vec![esp],
         order: BootOrder::Disk,

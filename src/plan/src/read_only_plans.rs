@@ -4,7 +4,7 @@ use super::stale_boot_variables::{self, RemovalPolicy};
 use super::{
     DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, opaque_objects, writable_extents,
 };
-use crate::content_text;
+use crate::content_descriptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{Inventory, InventoryDisk};
 use operations::PlanStage;
@@ -68,7 +68,7 @@ impl DiskPlan {
             verdict,
             listed_as: None,
             found: DiskContent::from_disk(disk),
-            now: content_text::describe_contents(disk),
+            now: content_descriptions::describe_contents(disk),
             running: Vec::new(),
             preserved: Vec::new(),
         }

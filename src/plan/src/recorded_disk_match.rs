@@ -1,7 +1,7 @@
 //! Comparison of a disk with the record of a disk, by all properties that are known for both of them.
 
 use super::recorded_disk::table_guid;
-use model::device_name::identifiers::{is_same_serial, is_same_wwn};
+use model::disk_identifiers::{is_same_serial, is_same_wwn};
 use model::install_marker::RecordedDisk;
 use model::inventory::{Inventory, InventoryDisk};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,14 +1,14 @@
 //! Wipe policy of each disk, as recorded when the machine was installed. The recorded policy applies to every reinstall
 //! until an operator changes it.
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::renewed_volumes;
 use common::error_code::ErrorCode;
 use model::install_marker::InstallMarker;
 use model::layout;
 use model::layout::preserved_objects::PreservedObjects;
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Refuses a layout whose wipe policy differs from the policy in the install marker, unless the operator accepts
     /// the change. A difference shows that the machine was installed with another layout: for example, a file was
     /// edited or a database was lost since then.
@@ -55,7 +55,7 @@ impl PlanDecider<'_> {
     }
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Returns the existing volumes that the layout renews, as `GROUP/NAME`. The remains of a volume count as the volume.
     fn list_removed(&self, preserved: &PreservedObjects) -> Vec<String> {
         let listed = self.layout.volumegroups.iter().flat_map(|group| preserved.renewed_volumes(group));

@@ -16,7 +16,7 @@
 use super::DiskVerdict;
 use super::partition_placement::MIB;
 use super::planned_devices::UnderlyingDevices;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 use model::inventory::{
@@ -36,7 +36,7 @@ pub(crate) struct VolumeRenewal<'a> {
     pub free: Option<Vec<u64>>,
 }
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Registers the verdict on active volumes that will be removed from preserved groups. Their contents are destroyed,
     /// even though the devices below them are preserved.
     pub(crate) fn note_renewed_volumes(&mut self) {

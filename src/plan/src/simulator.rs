@@ -80,7 +80,7 @@ impl Machine {
 
     fn run_device_operation(&mut self, operation: &DeviceOp) {
         match operation {
-            DeviceOp::Release(holder) => self.release(holder),
+            DeviceOp::Release(release) => self.release(&release.0),
             DeviceOp::AssertFree(AssertFree { disks }) => disks.iter().for_each(|disk| self.assert_free(disk)),
             DeviceOp::WipeDisk(wipe) => self.wipe(&wipe.device),
             DeviceOp::WriteTable(table) => self.write_table(table),
@@ -90,7 +90,7 @@ impl Machine {
             DeviceOp::CreateGroup(group) => self.create_group(group),
             DeviceOp::RemoveVolumes(remove) => self.remove_volumes(remove),
             DeviceOp::CreateVolume(volume) => self.create_volume(volume),
-            DeviceOp::CreateContainer(container) => self.create_container(container),
+            DeviceOp::CreateContainer(creation) => self.create_container(&creation.0),
             DeviceOp::OpenContainer(OpenContainer { container, .. }) => {
                 self.assemble_again();
                 assert!(self.0.stacked.iter().any(|is| is.device == container.mapping), "{operation:?}");

@@ -1,9 +1,9 @@
 //! Objects that span disks with different verdicts: arrays, groups, filesystems and all other objects on several
 //! devices, active or not.
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};
@@ -20,7 +20,7 @@ struct SpanningObject {
     members: Vec<KernelName>,
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Checks objects that would lose members.
     ///
     /// | mode | an object has members on disks that are wiped, and other members on | result |
@@ -108,7 +108,7 @@ impl PlanDecider<'_> {
         }
         let several = found.into_values().filter(|(_, devices)| devices.len() > 1);
         several.map(|(signature, devices)| SpanningObject {
-            name: content_text::describe_signature(signature),
+            name: content_descriptions::describe_signature(signature),
             whole: format!("{} with UUID {} on {}", signature.kind, signature.uuid, join_devices(&devices)),
             members: devices.into_iter().map(|device| self.stack.kernel_name(device)).collect(),
         })
@@ -120,7 +120,7 @@ pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&De
     inventory.all_signatures().flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Returns objects that are recognized by an id in the metadata of their components, because libblkid does not
     /// report a UUID for them.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {

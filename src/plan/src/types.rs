@@ -2,20 +2,20 @@
 
 mod approval;
 mod boot_variables;
+mod data_loss_summary;
 mod k8s_volumes;
-mod migration;
+mod migration_source_device;
 mod refusal;
 mod request;
-mod summary;
 
 pub use approval::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VERSION};
 pub(crate) use boot_variables::{FirmwarePlan, PlannedVariable, VariableOrigin};
+pub(crate) use data_loss_summary::{DiskContent, PlanSummary, TornObject};
 pub(crate) use k8s_volumes::{PersistentVerdict, PersistentVolume};
-pub use migration::SourceDevice;
+pub use migration_source_device::SourceDevice;
 use operations::{ByteRange, FailureState, FstabEntry, PlanStage, StageExtents};
 pub use refusal::PlanRefusal;
 pub use request::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
-pub(crate) use summary::{DiskContent, PlanSummary, TornObject};
 
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::InstallMarker;

@@ -12,19 +12,19 @@
 //! | none of these conditions applies | refused |
 
 use super::installed_disk_identity::DiskRecords;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::{InstallClaim, InstallMode, MarkerWaiver};
-use crate::content_text;
+use crate::content_descriptions;
 use common::error_code::ErrorCode;
 use model::allocation::RecordSource;
 use model::install_marker::InstallMarker;
 use model::inventory::InventoryDisk;
-use model::layout::{self, hints};
+use model::layout::{self, root_device_hints};
 use std::collections::BTreeSet;
 
 const BY_ID_DIRECTORY: &str = "/dev/disk/by-id/";
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Refuses to wipe a disk that neither the layout nor a record on the disks identifies.
     pub(crate) fn refuse_unrecorded(&mut self) {
         let request = self.request;
@@ -54,7 +54,7 @@ impl PlanDecider<'_> {
                 "{disk} would be wiped and is not blank: it contains {contents}. The layout selects the disk only by \
                 its name, and no record about this machine lists the disk, so this may be another disk than intended",
                 disk = found.device,
-                contents = content_text::describe_contents(found)
+                contents = content_descriptions::describe_contents(found)
             );
             if self.is_discarded(&found.name) {
                 self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
@@ -123,6 +123,6 @@ fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskReco
 pub(crate) fn is_identified(listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
     match listed.hints.is_empty() {
         true => listed.device.as_str().starts_with(BY_ID_DIRECTORY),
-        false => hints::identify_hardware(&listed.hints, found),
+        false => root_device_hints::identify_hardware(&listed.hints, found),
     }
 }

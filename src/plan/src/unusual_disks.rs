@@ -7,7 +7,7 @@
 //! | is a host-managed zoned disk, which accepts only sequential writes in its zones | refused |
 //! | contains a cluster filesystem (GFS2, OCFS2, VMFS, GPFS, Lustre), an Oracle ASM disk or a shared LVM volume group, directly or in a device on top of it | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
 
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::unrecorded_disks::is_identified;
 use common::error_code::ErrorCode;
 use model::device_name::KernelName;
@@ -37,7 +37,7 @@ const SHARED_PARTITIONS: [(&str, &str); 2] =
     [("aa31e02a-400f-11db-9590-000c2911d1b8", "VMFS"), ("37affc90-ef7d-4e96-91c3-2d7ae055b174", "GPFS")];
 const SHARED_GROUP: &str = "a shared LVM volume group";
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Refuses to wipe disks that are not supported, or that other machines may use.
     pub(crate) fn refuse_unusual_disks(&mut self) {
         let layout = self.layout;

@@ -18,7 +18,7 @@
 use super::InstallMode;
 use super::partition_placement::MIB;
 use super::planned_devices::PlannedDevice;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk, has_recorded_hardware};
 use model::device_name::DevicePath;
 use model::install_marker::RecordedDisk;
@@ -26,7 +26,7 @@ use model::inventory::InventoryDisk;
 use model::layout;
 use operations::{ByteRange, ZeroProof};
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Requires a preserved device to contain only zeros, because a filesystem is created on it.
     pub(crate) fn require_zeros_on(&mut self, device: &PlannedDevice) {
         self.require_zeros(&device.now.clone(), device.size_bytes.unwrap_or_default());

@@ -42,20 +42,20 @@ struct DhcpOffer {
 ///
 /// A single search is not reliable. An offer may be lost or late, and another server may start later, for example if
 /// both hosts were powered on together. Therefore the first searches follow each other within minutes.
-pub(super) struct ServerSearch {
+pub(super) struct DhcpServerSearch {
     due: Instant,
     pause: Duration,
     /// Problem that the last search has found. A search reports a problem only if it differs from this one.
     last: Arc<Mutex<Option<String>>>,
 }
 
-impl Default for ServerSearch {
-    fn default() -> ServerSearch {
-        ServerSearch { due: Instant::now(), pause: FIRST_PAUSE, last: Arc::default() }
+impl Default for DhcpServerSearch {
+    fn default() -> DhcpServerSearch {
+        DhcpServerSearch { due: Instant::now(), pause: FIRST_PAUSE, last: Arc::default() }
     }
 }
 
-impl ServerSearch {
+impl DhcpServerSearch {
     /// Starts a search if the next one is due. A separate thread waits for the offers, and reports them to `log`.
     /// `assigns` is true if this server assigns addresses.
     pub(super) fn start_if_due(&mut self, nic: &PxeNic, assigns: bool, log: &PxeLog) {

@@ -5,7 +5,7 @@ use super::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
 use super::nic::PxeNic;
-use super::other_dhcp_servers::ServerSearch;
+use super::other_dhcp_servers::DhcpServerSearch;
 use super::{BootServer, CAPABILITIES, PxeLog, PxeMessage, binaries_url, script_url};
 use linux::process::{BackgroundProcess, ToolCommand};
 use std::path::PathBuf;
@@ -110,7 +110,7 @@ pub(crate) struct DnsmasqSupervisor {
     pause: Duration,
     /// Problem that was reported last. It is not reported again while it persists.
     reported_problem: Option<String>,
-    search: ServerSearch,
+    search: DhcpServerSearch,
     /// True while this server may assign addresses.
     permission: Arc<AtomicBool>,
 }
@@ -128,7 +128,7 @@ impl DnsmasqSupervisor {
             due: Instant::now(),
             pause: FIRST_RESTART_DELAY,
             reported_problem: None,
-            search: ServerSearch::default(),
+            search: DhcpServerSearch::default(),
             permission,
         }
     }

@@ -4,33 +4,33 @@
 //! `fault_plan` determines the faults, and `fault_injector` injects them into the processes of `server_process` and
 //! `postgres_process`. The machines (`machine_lifecycle`) and the operator (`reinstall_operator`) reach the servers through
 //! `load_balancer`, and `link_switch` cuts links. `history` records all observations, and `history_checker` checks
-//! them. `takeover` measures how long machines waited, and `fault_tally` prints the result. `planted_bug` and
-//! `false_acknowledgements` create the defects that the checker must find.
+//! them. `takeover_times` measures how long machines waited, and `fault_report` prints the result. `planted_bug` and
+//! `planted_false_acknowledgements` create the defects that the checker must find.
 
-mod false_acknowledgements;
 mod fault_injector;
 mod fault_plan;
-mod fault_tally;
+mod fault_report;
 mod history;
 mod history_checker;
 mod link_switch;
 mod load_balancer;
 mod machine_lifecycle;
 mod planted_bug;
+mod planted_false_acknowledgements;
 mod postgres_process;
 mod reinstall_operator;
 mod server_process;
 mod stored_records;
-mod takeover;
+mod takeover_times;
 
 use clap::Parser;
 use common::error::{Context, Error, Phase, Result};
 use common::output::{print_note, print_text, to_json};
 use fault_injector::{FaultTarget, InjectedFault};
-use fault_tally::FaultReport;
+use fault_report::FaultReport;
 use history::{HistoryEvent, HistoryRecorder};
 use load_balancer::LoadBalancer;
-use machine_lifecycle::{FaultRun, MachineLifecycle, waits_for_file};
+use machine_lifecycle::{LifecycleContext, MachineLifecycle, waits_for_file};
 use planted_bug::PlantedBug;
 use postgres_process::PostgresProcess;
 use reinstall_operator::ReinstallOperator;
@@ -132,9 +132,9 @@ async fn simulate(options: &FaultOptions) -> Result<()> {
         calls: calls.len(),
         seed: options.seed,
         seconds: run.history.elapsed(),
-        faults: fault_tally::summarize_faults(&injected, &calls),
+        faults: fault_report::summarize_faults(&injected, &calls),
         clock_shifts,
-        invariants: fault_tally::count_violations(&violations),
+        invariants: fault_report::count_violations(&violations),
         violations,
         failures,
     };
@@ -166,7 +166,7 @@ fn check_invariants(options: &FaultOptions, report: &FaultReport) -> Result<()> 
 }
 
 /// Starts PostgreSQL, both servers and the load balancer.
-async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)> {
+async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<LifecycleContext>)> {
     let postgres = PostgresProcess::start(&options.work.join("postgres")).await?;
     let directories = ["a", "b"].map(|name| options.work.join(name));
     let token = format!("{:032x}{:032x}", fastrand::u128(..), fastrand::u128(..));
@@ -191,7 +191,7 @@ async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)>
     let (boot, api) = balancer.listen().await.context(Phase::Control, || "start the load balancer")?;
     let scheme = if options.plant.is_none() { "https" } else { "http" };
     let api_url = format!("{scheme}://{api}");
-    let run = FaultRun {
+    let run = LifecycleContext {
         boot,
         transfer: Duration::from_secs(2),
         patience: Duration::from_secs(options.patience),
@@ -206,7 +206,7 @@ async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)>
 async fn run_machines(
     options: &FaultOptions,
     target: &FaultTarget,
-    run: &Arc<FaultRun>,
+    run: &Arc<LifecycleContext>,
 ) -> Result<(Vec<InjectedFault>, Vec<String>)> {
     let (places, began) = (Arc::new(Semaphore::new(options.at_once)), tokio::time::Instant::now());
     let mut machines = JoinSet::new();

@@ -1,20 +1,20 @@
 //! Simulated machines that install themselves from a running server, to measure the server (`scripts/bench rack`).
 //!
-//! Each machine has its own UUID, MAC and address in 127.0.0.0/8, and runs the agent's control-plane client. `machine`
-//! contains the life of a machine from the boot script to the final report, `operator` creates machine files and lists
-//! the machines, and `figures` collects durations. The program connects only to the loopback interface, and ends after
-//! `--limit` seconds. `rack-bench faults` (`fault_run`) tests two servers instead.
+//! Each machine has its own UUID, MAC and address in 127.0.0.0/8, and runs the agent's control-plane client.
+//! `simulated_machine` contains the life of a machine from the boot script to the final report, `machine_file_operator`
+//! creates machine files and lists the machines, and `run_figures` collects durations. The program connects only to the
+//! loopback interface, and ends after `--limit` seconds. `rack-bench faults` (`fault_run`) tests two servers instead.
 
 mod fault_run;
-mod figures;
-mod machine;
-mod operator;
+mod machine_file_operator;
+mod run_figures;
+mod simulated_machine;
 
 use clap::{Parser, ValueEnum};
 use common::error::{Context, Error, Phase, Result};
 use common::output::{print_note, print_text, to_json};
-use figures::{RackReport, RunFigures};
-use machine::{MachineRun, SimulatedMachine};
+use run_figures::{RackReport, RunFigures};
+use simulated_machine::{MachineRun, SimulatedMachine};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -105,7 +105,7 @@ async fn simulate(options: &Options) -> Result<RackReport> {
         loses_power: options.scenario == Scenario::PowerFailure,
         figures: figures.clone(),
     });
-    let operator = operator::Operator::new(options.api, &options.token, figures.clone())?;
+    let operator = machine_file_operator::Operator::new(options.api, &options.token, figures.clone())?;
     let began = Instant::now();
     let background = start_background(options, &operator, &run);
     let places = Arc::new(Semaphore::new(MAXIMUM_RUNNING_MACHINES));
@@ -144,11 +144,11 @@ async fn simulate(options: &Options) -> Result<RackReport> {
 /// Starts the operator's regular requests for lists, and the machines in a boot loop.
 fn start_background(
     options: &Options,
-    operator: &operator::Operator,
+    operator: &machine_file_operator::Operator,
     run: &Arc<MachineRun>,
 ) -> tokio::task::AbortHandle {
     let (operator, run) = (operator.clone(), run.clone());
-    let loops = if options.scenario == Scenario::BootLoop { machine::LOOPING } else { 0 };
+    let loops = if options.scenario == Scenario::BootLoop { simulated_machine::LOOPING } else { 0 };
     let first = options.machines;
     let task = tokio::spawn(async move {
         let mut all = tokio::task::JoinSet::new();

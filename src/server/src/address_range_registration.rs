@@ -2,7 +2,7 @@
 //! only while the registration is in force, so two servers never assign the same address.
 
 use common::error::{Error, Phase, Result};
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use pxe::command_line_options::AddressRange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ impl RangeRegistration {
     pub(crate) async fn register_range(
         state: &ServerState,
         range: Option<AddressRange>,
-        watch: &StatusLog,
+        watch: &ServerLog,
     ) -> Result<RangeRegistration> {
         let permission = Arc::new(AtomicBool::new(true));
         let Some(range) = range.filter(|_| state.is_shared()) else {
@@ -86,7 +86,7 @@ async fn renew_range(
     range: AddressRange,
     permission: Arc<AtomicBool>,
     mut renewed: Instant,
-    watch: StatusLog,
+    watch: ServerLog,
 ) {
     loop {
         tokio::time::sleep(if renewed.elapsed() < RENEWAL { RENEWAL } else { REPETITION }).await;

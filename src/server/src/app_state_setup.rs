@@ -10,16 +10,16 @@ use api::access::login_sessions::{LoginSessions, VERIFY_INTERVAL};
 use api::access::project_snapshots::ProjectSnapshots;
 use api::audit_log::AuditLog;
 use api::deploy_templates::TemplateWriter;
-use api::operator::summary_cache::SummaryCache;
+use api::operator_api::summary_cache::SummaryCache;
 use api::planner_pool::PlannerPool;
 use api::site_reload::ReloadEvent;
 use api::source_port_check::SourcePorts;
 use api::{AppState, migration_requests, out_of_band};
 use common::error::{Context, Phase, Result};
 use http_server::anonymous_event_limit::AnonymousEvents;
-use http_server::quotas::ClientQuotas;
+use http_server::client_quotas::ClientQuotas;
 use http_server::rate_limited_log::RateLimitedLog;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use site::documents::SiteDocuments;
 use site::snapshot::SiteSnapshot;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) struct StartedServices {
     pub directory: published::Receiver<Arc<SiteSnapshot>>,
     pub documents: SiteDocuments,
     pub closing: published::Receiver<bool>,
-    pub watch: StatusLog,
+    pub watch: ServerLog,
     pub wake: mpsc::Sender<ReloadEvent>,
 }
 

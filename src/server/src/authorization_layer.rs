@@ -2,8 +2,8 @@
 //! permitted.
 
 use api::AppState;
-use api::access::hidden_values::{hide_program_output, hide_secrets};
-use api::access::table::{self, RouteAccess};
+use api::access::route_access::{self, RouteAccess};
+use api::access::secret_masking::{hide_program_output, hide_secrets};
 use api::access::{self, AccessDecision, AccessRefusal, Identity, RequestActor, UserRole};
 use api::audit_log::{self, AuditedRequest, ObjectState};
 use api::oidc_login::RefusedLogin;
@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
     };
     let (mut parts, body) = request.into_parts();
     let audited = describe_request(&app, &mut parts, route).await;
-    let rule = table::find_rule(&audited.method, &audited.route);
+    let rule = route_access::find_rule(&audited.method, &audited.route);
     let machine = (!audited.object.is_empty()).then_some(audited.object.as_str());
     let decision = access::authorize_request(&app, &audited.method, &audited.route, machine, &parts.headers).await;
     let identity = match decision {

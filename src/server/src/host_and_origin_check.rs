@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use common::error_code::ErrorCode;
 use common::format::truncate_bytes;
 use http_server::api_error::ApiError;
-use http_server::quotas::ConnectionInfo;
+use http_server::client_address::ConnectionInfo;
 use site::boot_value_validation;
 use std::sync::Arc;
 

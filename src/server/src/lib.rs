@@ -8,26 +8,26 @@
 //! * Start: `options` and `limit_options` define the command line, `listeners` binds the sockets and assigns routes to
 //!   them, and `systemd_notify` reports to systemd.
 //! * Requests: `host_and_origin_check` checks the head of every request. `record_retention` deletes old records.
-//! * Checks: `site_check` checks all files of a directory, `health_check` checks the running server, and `new_site`
-//!   creates a directory.
+//! * Checks: `site_check` checks all files of a directory, `health_monitor` checks the running server, and
+//!   `site_initialization` creates a directory.
 //!
 //! The tests start complete servers on the loopback interface.
 
 mod address_range_registration;
 mod app_state_setup;
 mod authorization_layer;
-mod health_check;
+mod health_monitor;
 mod host_and_origin_check;
 mod host_environment;
 mod limit_options;
 mod listeners;
 mod network_boot;
-mod new_site;
 mod opened_site;
 mod options;
 mod record_retention;
 mod server_lifecycle;
 mod site_check;
+mod site_initialization;
 mod start_checks;
 pub mod store_options;
 mod systemd_notify;
@@ -38,7 +38,7 @@ pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use host_environment::HostEnvironment;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use server_lifecycle::ControlServer;
 use std::time::Duration;
 use systemd_notify::ServiceManager;
@@ -56,7 +56,7 @@ const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use 
 pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
     let done = match (serve.command, serve.options) {
         (None, Some(options)) if options.check => return report_refusal(site_check::check_site(&options.into())),
-        (None, Some(options)) if options.init => return new_site::create_site(&options.into()),
+        (None, Some(options)) if options.init => return site_initialization::create_site(&options.into()),
         (Some(ServeCommand::Backup(command)), _) => {
             let address = command.store.read_address();
             address.and_then(|address| store::backup::back_up_store(address.as_ref(), &command.dir, &command.file))
@@ -78,7 +78,7 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
 /// # Errors
 /// Returns an error if the directory, the address or an option is invalid.
 pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
-    let (watch, writer) = StatusLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
+    let (watch, writer) = ServerLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
     let connections = http_server::fd_limit::raise_fd_limit(&watch);
     let wanted = options.limits.connections.map(|wanted| wanted as usize);
     let connections = http_server::fd_limit::limit_connections(connections, wanted);

@@ -3,7 +3,7 @@
 
 use http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS;
 use store::DEFAULT_UNKNOWN_MACHINES_LIMIT;
-use store::retention::RetentionPolicy;
+use store::record_retention::RetentionPolicy;
 
 /// Default retention of events and logs.
 const RETAINED: RetentionPolicy = RetentionPolicy { max_age: time::Duration::days(90), max_bytes: 4 << 30 };

@@ -13,9 +13,9 @@ use axum::routing::get;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
+use http_server::client_address::ClientAddress;
 use http_server::connections::RoutedListener;
-use http_server::quotas::ClientAddress;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use http_server::tls::{self, ServerTls};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ impl ServerFronts {
 }
 
 impl BoundListeners {
-    pub(crate) async fn bind_sockets(options: &ServerConfig, watch: &StatusLog) -> Result<BoundListeners> {
+    pub(crate) async fn bind_sockets(options: &ServerConfig, watch: &ServerLog) -> Result<BoundListeners> {
         let tls = load_tls(options)?.map(|(tls, at, problem)| {
             let validity =
                 tls.find_validity_problems().into_iter().map(|problem| ErrorCode::Tls.annotate(problem.message));

@@ -4,7 +4,7 @@ use super::address_range_registration::RangeRegistration;
 use super::options::ServerConfig;
 use common::error::{Context, Phase, Result};
 use http_server::rate_limited_log::RateLimitedLog;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use pxe::command_line_options::PxeOptions;
 use pxe::{PxeLog, PxeMessage, PxeServer};
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl NetworkBoot {
         options: &ServerConfig,
         state: &ServerState,
         port: u16,
-        watch: &StatusLog,
+        watch: &ServerLog,
     ) -> Result<NetworkBoot> {
         let range = options.pxe.as_ref().and_then(|pxe_options| pxe_options.range);
         let range = RangeRegistration::register_range(state, range, watch).await?;
@@ -67,7 +67,7 @@ pub(super) async fn start_pxe(
     pxe_options: PxeOptions,
     options: ServerConfig,
     port: u16,
-    (watch, permission): (StatusLog, Arc<AtomicBool>),
+    (watch, permission): (ServerLog, Arc<AtomicBool>),
 ) -> Result<PxeServer> {
     let limited = RateLimitedLog::new(watch.clone());
     let log: PxeLog = Arc::new(move |message| match message {

@@ -6,19 +6,19 @@ use api::metrics::Metrics;
 use api::site_reload::{ReloadEvent, SiteReloader};
 use common::error::{Context, Phase, Result};
 use http_server::request_context;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use oidc::provider::OidcProvider;
 use oidc::settings::OidcSettings;
 use site::documents::SiteDocuments;
+use site::ganeti_os_definitions::{OsDefinitions, VerifyCache};
 use site::loader::SiteLoader;
-use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use store::backup::DirectoryLock;
 use store::image_digest_cache::ImageDigests;
 use store::store_address::PostgresAddress;
-use store::token::TokenHash;
+use store::token_hash::TokenHash;
 use store::{ServerState, StoreHooks};
 use tokio::sync::watch as published;
 
@@ -61,8 +61,8 @@ impl OpenedSite {
             lock,
             state: open_state(options, store.as_ref(), quiet, &counters)?,
             counters,
-            operator: store::token::operator_token_hash(&options.dir)?,
-            metrics: store::token::token_file_hash(&options.dir, store::token::METRICS_FILE)?,
+            operator: store::token_hash::operator_token_hash(&options.dir)?,
+            metrics: store::token_hash::token_file_hash(&options.dir, store::token_hash::METRICS_FILE)?,
             oidc,
             note: note.filter(|_| store.is_none()),
         })
@@ -103,7 +103,7 @@ pub(crate) async fn open_documents(options: &ServerConfig, state: &ServerState) 
 pub(crate) async fn start_reloader(
     options: &ServerConfig,
     (state, documents): (&ServerState, &SiteDocuments),
-    watch: &StatusLog,
+    watch: &ServerLog,
     scan_interval: Duration,
 ) -> Result<(mpsc::Sender<ReloadEvent>, published::Receiver<Arc<SiteSnapshot>>)> {
     let (wake, woken) = mpsc::channel();

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use store::DEFAULT_UNKNOWN_MACHINES_LIMIT;
 use store::boot_activity::SAME_ADDRESS_BOOT_TIMEOUT;
-use store::retention::RetentionPolicy;
+use store::record_retention::RetentionPolicy;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]

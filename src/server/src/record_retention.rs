@@ -5,7 +5,7 @@ use common::error::Result;
 use http_server::rate_limited_log::RateLimitedLog;
 use std::time::Duration;
 use store::ServerState;
-use store::retention::{RetainedRecords, RetentionPolicy};
+use store::record_retention::{RetainedRecords, RetentionPolicy};
 
 /// Pause between two deletions of old records.
 const INTERVAL: Duration = Duration::from_secs(600);

@@ -1,7 +1,7 @@
 //! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
 use super::app_state_setup::{StartedServices, build_app_state};
-use super::health_check::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explain_full_disk, watch_health};
+use super::health_monitor::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explain_full_disk, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::network_boot::NetworkBoot;
@@ -15,7 +15,7 @@ use api::site_reload::ReloadEvent;
 use api::{AppState, abandoned_bmc_actions, freed_machine_shutdown, migration_requests, out_of_band, rollouts};
 use common::error::{Error, Phase, Result};
 use http_server::connections::ConnectionLimiter;
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use hyper_util::server::graceful::GracefulShutdown;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl ControlServer {
     /// Returns an error if a setting, a file or the database cannot be used, or no space is left for the database.
     pub(crate) async fn bind_server(
         options: &ServerConfig,
-        watch: StatusLog,
+        watch: ServerLog,
         environment: &HostEnvironment,
         connection_limit: usize,
     ) -> Result<ControlServer> {
@@ -58,7 +58,7 @@ impl ControlServer {
 
     async fn start_services(
         options: &ServerConfig,
-        watch: StatusLog,
+        watch: ServerLog,
         environment: &HostEnvironment,
         connection_limit: usize,
     ) -> Result<ControlServer> {
@@ -191,7 +191,7 @@ fn find_machine_name(directory: &SiteSnapshot, id: &str) -> Option<String> {
 }
 
 /// Logs the problems that do not prevent the start.
-fn report_start_checks(options: &ServerConfig, watch: &StatusLog) {
+fn report_start_checks(options: &ServerConfig, watch: &ServerLog) {
     // The DNS lookup may take half a minute, and must not delay the start.
     if let Some(url) = options.url.clone() {
         let watch = watch.clone();

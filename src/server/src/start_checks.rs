@@ -101,7 +101,7 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
 /// without a database proves that the database was lost.
 pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);
-    let has_token = dir.join(store::token::OPERATOR_FILE).exists();
+    let has_token = dir.join(store::token_hash::OPERATOR_FILE).exists();
     if !has_token || !yaml_folder::has_machine_files(dir) || !store::database_file::is_new_database(&database)? {
         return Ok(());
     }
@@ -109,7 +109,7 @@ pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
         "{} is missing or empty, although {} shows that it existed. Without this file, the server would treat a machine in the middle of a reinstall as a new machine, and its preserved disks would be wiped. Restore a backup with `drophammer serve restore`. If no \
          machine is in the middle of a reinstall, remove {1} and start the server again: the server recreates both files",
         database.display(),
-        store::token::OPERATOR_FILE
+        store::token_hash::OPERATOR_FILE
     );
     Err(Error::new(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing))
 }

@@ -4,7 +4,7 @@
 
 use api::planner_pool::PlannerPool;
 use common::error::{Context, Phase, Result};
-use http_server::server_log::StatusLog;
+use http_server::server_log::ServerLog;
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -109,7 +109,7 @@ impl ServiceManager {
     }
 
     /// Sends a heartbeat in each interval in which all components have responded in time. Never returns.
-    pub(crate) async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &StatusLog) {
+    pub(crate) async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &ServerLog) {
         let Some(watchdog) = self.watchdog else { return std::future::pending().await };
         let interval = watchdog / HEARTBEATS_PER_TIMEOUT;
         let mut stuck: Option<&'static str> = None;
@@ -193,7 +193,7 @@ mod tests {
     async fn beat_until(
         manager: &ServiceManager,
         sources: &[HeartbeatSource],
-        watch: &StatusLog,
+        watch: &ServerLog,
         mut holds: impl FnMut() -> bool,
     ) {
         let holds = async {
@@ -215,7 +215,7 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let manager = ServiceManager::connect(path.as_os_str(), Some(Duration::from_millis(30))).unwrap();
         let heard = crate::tests::CapturedLog::default();
-        let watch = StatusLog::json_into(heard.clone());
+        let watch = ServerLog::json_into(heard.clone());
         let (good, stuck) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let sources = [source("store", &good), source("planner", &stuck)];
         let has_beaten = || received(&socket).is_some_and(|message| message == "WATCHDOG=1");
@@ -240,7 +240,7 @@ mod tests {
         let manager = ServiceManager::connect(path.as_os_str(), Some(Duration::from_secs(3))).unwrap();
         let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
         let heard = crate::tests::CapturedLog::default();
-        let watch = StatusLog::json_into(heard.clone());
+        let watch = ServerLog::json_into(heard.clone());
         let sources = [HeartbeatSource::for_database(&state)];
         beat_until(&manager, &sources, &watch, || received(&socket).is_some_and(|message| message == "WATCHDOG=1"))
             .await;
@@ -257,7 +257,7 @@ mod tests {
     async fn without_a_service_manager_nothing_is_sent() {
         let manager = ServiceManager::default();
         manager.notify_ready();
-        let watch = StatusLog::json_into(std::io::sink());
+        let watch = ServerLog::json_into(std::io::sink());
         beat_until(&manager, &[], &watch, || true).await;
     }
 }

@@ -2,11 +2,12 @@
 
 mod address_ranges;
 mod agent_requests;
+mod attacks_on_running_installations;
 mod audit_entries;
 mod boot_digest;
 mod boot_files;
 mod boot_network_attackers;
-mod connections;
+mod connections_and_shutdown;
 mod console_logs;
 mod database_checks;
 mod dhcp_config_examples;
@@ -24,7 +25,7 @@ mod layout_choice;
 mod layout_commands;
 mod layout_refusals;
 mod layouts;
-mod locks_before_orders;
+mod locks_during_order_checks;
 mod lost_database;
 mod machine_adoption;
 mod machine_commands;
@@ -44,7 +45,7 @@ mod new_machines;
 mod oidc_logins;
 mod openapi;
 mod operator_file_checks;
-mod order_plans;
+mod orders_with_refused_plans;
 mod out_of_band;
 mod past_attacks;
 mod plan_approval;
@@ -61,7 +62,6 @@ mod restored_database;
 mod restored_migration;
 mod rollout_runs;
 mod rollouts;
-mod running_installation;
 mod saved_plans;
 mod secret_release;
 mod server_health;
@@ -73,7 +73,7 @@ mod suspended_orders;
 mod templates;
 mod tls;
 mod unauthenticated_costs;
-mod unreadable_files;
+mod unreadable_machine_files;
 mod users;
 mod verified_definitions;
 mod version_compatibility;
@@ -240,7 +240,7 @@ fn silent() -> HostEnvironment {
 }
 
 async fn bind(dir: &TempDir, heard: &CapturedLog) -> Result<ControlServer> {
-    ControlServer::bind_server(&options(dir.path()), StatusLog::json_into(heard.clone()), &silent(), 10_000).await
+    ControlServer::bind_server(&options(dir.path()), ServerLog::json_into(heard.clone()), &silent(), 10_000).await
 }
 
 impl Running {
@@ -260,7 +260,7 @@ impl Running {
         at_once: usize,
     ) -> Running {
         let heard = CapturedLog::default();
-        let server = ControlServer::bind_server(options, StatusLog::json_into(heard.clone()), environment, at_once)
+        let server = ControlServer::bind_server(options, ServerLog::json_into(heard.clone()), environment, at_once)
             .await
             .unwrap();
         let at = |front: &http_server::connections::RoutedListener| front.listener.local_addr().unwrap();

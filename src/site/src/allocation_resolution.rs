@@ -6,17 +6,17 @@ mod installed_system_differences;
 pub(crate) use installed_system_differences::explain_layout_contradiction;
 pub use installed_system_differences::find_differences;
 
-use crate::approved_inputs::check_inputs;
+use crate::approved_input_digests::check_inputs;
 use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
+use crate::ganeti_os_definition_state::DefinitionState;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at};
-use crate::os_definition_state::DefinitionState;
 use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
 use crate::site_objects::SiteObjects;
 use common::error_code::ErrorCode;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::{OutOfBandStep, TemplateStep};
+use model::ganeti_os_definition::OsSelector;
 use model::layout::Layout;
-use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, marker_layout_comparison, restore_confirmation};
 

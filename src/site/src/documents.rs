@@ -10,12 +10,12 @@ pub use document_paths::{DOCUMENT_BYTES, check_document_path};
 
 use crate::yaml_folder::is_yaml;
 use common::error::Result;
-use model::os_definition::{DefinitionFile, DefinitionFiles};
+use model::ganeti_os_definition::{DefinitionFile, DefinitionFiles};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use store::documents::{DocumentContent, StoredDocument};
+use store::operator_documents::{DocumentContent, StoredDocument};
 use store::{FileStamp, ServerState, image_digest_cache};
 
 /// Documents of one revision of the database, by their path relative to the server's directory.
@@ -195,4 +195,4 @@ impl SiteDocuments {
 }
 
 #[cfg(test)]
-mod tests;
+mod stored_document_tests;

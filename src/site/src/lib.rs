@@ -11,19 +11,19 @@
 //! servers share.
 
 pub mod allocation_resolution;
-pub mod approved_inputs;
+pub mod approved_input_digests;
 pub mod boot_value_validation;
 pub mod deploy_templates;
 pub mod documents;
-mod duplicates;
+mod duplicate_ids;
 pub mod effective_allocation;
+pub mod ganeti_os_definition_state;
+pub mod ganeti_os_definitions;
 pub mod image_states;
 pub mod loader;
 pub mod machine_refresh;
 pub mod migrated_allocations;
 pub mod operator_files;
-pub mod os_definition_state;
-pub mod os_definitions;
 pub mod plan_approvals;
 mod registry_credentials;
 pub mod requested_steps;

@@ -1,19 +1,19 @@
 //! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
+mod complete_scan;
 mod document_source;
 mod image_manifest;
 mod machine_files;
-mod verified_scan;
 
-pub use verified_scan::scan_completely;
+pub use complete_scan::scan_completely;
 
 use crate::allocation_resolution::{explain_layout_contradiction, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::documents::SiteDocuments;
-use crate::duplicates::index_by_id;
+use crate::duplicate_ids::index_by_id;
+use crate::ganeti_os_definitions::{self, DefinitionChoice, OsDefinitions};
 use crate::image_states::{self, ImageStates};
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
-use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
 use crate::plan_approvals::{self, Approval, Approvals};
 use crate::registry_credentials::RegistryCredentials;
 use crate::requested_steps;
@@ -25,7 +25,7 @@ use crate::watched_file::WatchedFile;
 use crate::yaml_folder::YamlFolder;
 use common::diagnostic;
 use common::error_code::ErrorCode;
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use image_manifest::{manifest_path, read_image_contents};
 use marked_yaml::Spanned;
 use model::deploy_steps::template::DeployTemplate;
@@ -129,7 +129,7 @@ impl SiteLoader {
     }
 
     /// Stores the result of a `verify` program. The next scan returns a new snapshot.
-    pub fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
+    pub fn store_verdict(&mut self, done: ganeti_os_definitions::VerifyResult) {
         self.definitions.store_verdict(done);
         self.stale = true;
     }

@@ -77,8 +77,8 @@ impl SiteLoader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ganeti_os_definitions::{OsDefinitions, VerifyCache};
     use crate::loader::SiteScan;
-    use crate::os_definitions::{OsDefinitions, VerifyCache};
     use std::fs;
     use std::time::Duration;
     use store::ServerState;

@@ -20,7 +20,7 @@ pub use k8s_volumes::parse_resources;
 pub use machine_file::{DEFAULT_ID, consoles_for, default_consoles, parse_machine};
 pub use yaml_node::{format_at, replace_positions, suggest_name};
 
-use crate::os_definition_state::DefinitionState;
+use crate::ganeti_os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
 use model::allocation::{BootOrder, FinisherChoice};
 use model::architecture::Architecture;

@@ -2,10 +2,10 @@
 //! Conflicts between templates are reported before the machine boots.
 
 mod enabled_templates;
-mod out_of_band;
+mod out_of_band_templates;
 
 pub use enabled_templates::check_enabled_templates;
-pub use out_of_band::{OutOfBandTemplate, find_out_of_band_templates};
+pub use out_of_band_templates::{OutOfBandTemplate, find_out_of_band_templates};
 
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
 use crate::effective_allocation::with_effective_allocation;
@@ -182,7 +182,7 @@ pub(crate) fn merge_allocation_steps(
     })?;
     let (remote, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.entry.out_of_band);
     let mut problems = Vec::new();
-    let out_of_band = out_of_band::convert_steps(machine, &remote, &requested_templates, &mut problems);
+    let out_of_band = out_of_band_templates::convert_steps(machine, &remote, &requested_templates, &mut problems);
     let arrays = find_arrays(&steps, &requested_templates, &mut problems);
     if let (Some(arrays), Some(layout)) = (&arrays, &allocation.filesystemlayout) {
         let name = &arrays.template.stored.template.name;

@@ -1,7 +1,7 @@
 //! Snapshot of the versions of the operator's files that are in force.
 
+use crate::ganeti_os_definitions::DefinitionCatalog;
 use crate::operator_files::{ImageSpec, MachineSpec};
-use crate::os_definitions::DefinitionCatalog;
 use crate::site_objects::SiteObjects;
 use crate::unusable_files::MachineFileErrors;
 use model::machine_identity::swap_id_byte_order;

@@ -3,7 +3,7 @@
 
 use crate::documents::{DOCUMENT_BYTES, SiteDocuments};
 use common::error_code::ErrorCode;
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;

@@ -39,7 +39,7 @@ impl DatabaseFile {
             sqlite_synchronous("NORMAL")?;
             done
         })();
-        self.add_context(done)
+        self.stop_or_convert(done)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Backup and restore of the database. A consistent copy can be made while the server runs. A restore refuses
 //! outdated copies, unless the operator permits them.
 
-use super::restore_review;
+use super::post_restore_steps;
 use super::store_transfer::{self, run_outside_runtime};
 use crate::database_id::{self, DatabaseIdentity};
 use crate::sql::Connection;
@@ -197,8 +197,8 @@ fn mark_unconfirmed(new: &Path, identity: &DatabaseIdentity, dir: &Path) -> Resu
     let what = || format!("write {}", new.display());
     let connection = Connection::open(new).context(Phase::Serve, what)?;
     database_file::store_identity(&connection, identity).context(Phase::Serve, what)?;
-    let (records, newest) = restore_review::mark_unconfirmed(&connection).context(Phase::Serve, what)?;
-    Ok(restore_review::describe_restore(&records, newest.as_deref(), dir))
+    let (records, newest) = post_restore_steps::mark_unconfirmed(&connection).context(Phase::Serve, what)?;
+    Ok(post_restore_steps::describe_restore(&records, newest.as_deref(), dir))
 }
 
 /// Copies the whole database, syncs the copy, and returns the identity of the database.

@@ -2,7 +2,7 @@
 
 use crate::boot_token::RequestedBoot;
 use crate::shared_clock::SharedClock;
-use crate::token::TokenHash;
+use crate::token_hash::TokenHash;
 use common::sync::lock_mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

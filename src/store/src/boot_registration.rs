@@ -3,10 +3,10 @@
 
 use super::boot_activity::{BootActivity, MachineBoot};
 use super::boot_target::{BootTarget, FileAllocation};
-use super::boots::{current_boot, is_revoked, replace_boot};
 use super::database_file::Durability;
 use super::migration_boot::migration_boot;
 use super::next_boot::{BootRequestSender, decide_boot, durability_since};
+use super::registered_boots::{current_boot, is_revoked, replace_boot};
 use super::{ServerState, unknown_machines};
 use crate::sql::{self, Transaction, params};
 use common::error::Result;

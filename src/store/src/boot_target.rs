@@ -1,7 +1,7 @@
 //! Targets that a machine can boot, and the allocation according to the operator's files.
 
 use super::machine_migration::MigrationState;
-use super::order_records::ReinstallOrder;
+use super::reinstall_order_records::ReinstallOrder;
 use model::machine_migration::MigrationSide;
 
 /// Allocation of a machine according to the operator's files.

@@ -1,7 +1,7 @@
 //! Tokens of requested boots. The server signs each token, and stores nothing until the boot registers. Therefore a
 //! boot request requires no transaction, and cannot revoke the token of another boot.
 
-use super::token::{self, TokenHash};
+use super::token_hash::{self, TokenHash};
 use common::encoding::{decode_hex, encode_hex};
 use common::error::{Context, Error, Phase, Result};
 use ring::hmac;
@@ -49,7 +49,7 @@ impl BootTokenKey {
         let nanoseconds = i64::try_from(boot.created.unix_timestamp_nanos());
         let nanoseconds =
             nanoseconds.map_err(|_| Error::new(Phase::Serve, "the clock of this host is out of range"))?;
-        let random = token::random_bytes::<16>()?;
+        let random = token_hash::random_bytes::<16>()?;
         let flag = [u8::from(boot.while_active)];
         let payload = [&machine.as_bytes()[..], &nanoseconds.to_be_bytes(), &flag, &random].concat();
         let signature = hmac::sign(&self.0, &[SIGNED_DATA_PREFIX, &payload].concat());
@@ -74,10 +74,10 @@ impl BootTokenKey {
 mod tests {
     use super::*;
 
-    const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
+    const MACHINE_ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 
     fn requested(created: OffsetDateTime) -> RequestedBoot {
-        RequestedBoot { machine: MACHINE.to_owned(), created, while_active: true }
+        RequestedBoot { machine: MACHINE_ID.to_owned(), created, while_active: true }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::ServerState;
 use crate::sql::{self, Row, params};
-use crate::token::TokenHash;
+use crate::token_hash::TokenHash;
 use common::error::Result;
 
 /// Maximum size of a machine's stored log, in bytes. This is enough for the log of the last installation, and the end

@@ -7,11 +7,11 @@
 //! them.
 
 use super::database_id::{self, DatabaseIdentity, check_identity};
-use super::moved_database::refuse_moved_database;
+use super::database_loss_stop::{stop_or_convert, stop_server};
+use super::moved_database_mark::refuse_moved_database;
 use super::read_connection::ReadConnection;
-use super::server_stop::{add_context, stop_server};
 use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, params};
-use super::{lost_database, schema};
+use super::{lost_records, schema};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use rusqlite::OpenFlags;
@@ -79,7 +79,7 @@ impl DatabaseFile {
             store_identity(&connection, &identity).context(Phase::Serve, what)?;
         }
         if replaces_lost {
-            lost_database::record_loss(&connection).context(Phase::Serve, what)?;
+            lost_records::record_loss(&connection).context(Phase::Serve, what)?;
         }
         checkpoint_log(&connection).context(Phase::Serve, what)?;
         let file = Some(read_inode(path).context(Phase::Serve, what)?);
@@ -158,7 +158,7 @@ impl DatabaseFile {
             }
             .map(|()| done)
         })();
-        let (value, durability) = self.add_context(done)?;
+        let (value, durability) = self.stop_or_convert(done)?;
         self.unsynced |= durability == Durability::Synced;
         Ok(value)
     }
@@ -173,7 +173,7 @@ impl DatabaseFile {
             let value = work(&transaction)?;
             transaction.commit_deferred().map(|()| value)
         })();
-        self.add_context(done)
+        self.stop_or_convert(done)
     }
 
     /// Runs `work` in one transaction that only reads, so that all its reads see the same state.
@@ -186,12 +186,13 @@ impl DatabaseFile {
             let value = work(&transaction)?;
             transaction.commit().map(|()| value)
         })();
-        self.add_context(done)
+        self.stop_or_convert(done)
     }
 
-    /// Converts a database error to the error of the request. If the database was replaced, stops the server.
-    pub(crate) fn add_context<T>(&self, result: sql::Result<T>) -> Result<T> {
-        add_context(result, &self.gone)
+    /// Stops the server if the error shows that the database was replaced. Converts the error to the error of the
+    /// request.
+    pub(crate) fn stop_or_convert<T>(&self, result: sql::Result<T>) -> Result<T> {
+        stop_or_convert(result, &self.gone)
     }
 
     /// Runs one transaction, which is synced with its commit group. A transaction that changes nothing is not synced.
@@ -227,7 +228,7 @@ impl DatabaseFile {
         }
         self.check_file()?;
         let counted = self.count_and_sync();
-        let transactions = self.add_context(counted)?;
+        let transactions = self.stop_or_convert(counted)?;
         // If the file was deleted or replaced in the meantime, the transactions are lost with it.
         self.check_file()?;
         self.record_count(transactions)

@@ -92,7 +92,7 @@ impl ServerState {
     /// Fails as [`DatabaseFile::open`] does.
     pub fn open(path: &Path, quiet: Duration) -> Result<ServerState> {
         #[cfg(test)]
-        if let Some((address, dir)) = crate::tests::engine::postgres_database(path)? {
+        if let Some((address, dir)) = crate::tests::test_engine::postgres_database(path)? {
             return ServerState::open_postgres(&address, &dir, quiet);
         }
         let path = path.to_owned();

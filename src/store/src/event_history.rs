@@ -2,7 +2,7 @@
 //! and each ended attempt, and outlives the events.
 
 use super::json_columns::to_json_column;
-use super::order_records::ReinstallOrder;
+use super::reinstall_order_records::ReinstallOrder;
 use super::{ServerState, now};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;

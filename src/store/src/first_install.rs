@@ -3,11 +3,11 @@
 //! installation, and the boot is the machine's current boot. Once the installation has started, it can be continued
 //! only on the same disks.
 
-use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
 use super::install_state::{FirstInstall, InstallState, read_install_state};
 use super::installed_allocation::start_record;
 use super::json_columns::to_json_column;
+use super::registered_boots::current_token;
 use super::{ServerState, migration_records, restore_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;

@@ -2,7 +2,7 @@
 
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_state::{InstallState, read_install_state};
-use super::order_records::{ReinstallOrder, delete_order};
+use super::reinstall_order_records::{ReinstallOrder, delete_order};
 use super::{ServerState, out_of_band_runs};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;

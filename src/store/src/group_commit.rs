@@ -120,7 +120,7 @@ fn acknowledge_group(store: &mut DatabaseFile, group: &mut Vec<Acknowledgement>)
 #[cfg(test)]
 mod tests {
     use crate::sql::params;
-    use crate::tests::engine::is_postgres;
+    use crate::tests::test_engine::is_postgres;
     use crate::{FileAllocation, ServerState};
     use common::error::Result;
     use std::fs;

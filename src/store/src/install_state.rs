@@ -5,10 +5,11 @@ use super::attempt_failure::AttemptFailure;
 use super::install_attempt::StartedAttempt;
 use super::installed_allocation::InstalledAllocation;
 use super::json_columns::{parse_column, to_json_column};
-use super::order_records::{ReinstallOrder, ReinstallOutcome, read_order};
 use super::plan_approval::Approval;
+use super::reinstall_order_records::{ReinstallOrder, ReinstallOutcome, read_order};
 use super::{
-    ServerState, TokenHash, boot_prohibitions, epoch, lost_database, now, restore_confirmation, unknown_machines,
+    ServerState, TokenHash, boot_prohibitions, database_epoch, lost_records, now, restore_confirmation,
+    unknown_machines,
 };
 use crate::sql::{self, Connection, OptionalExtension, params};
 use common::error::Result;
@@ -255,7 +256,7 @@ impl ServerState {
             )?;
             // The machine is marked as known, because its machine file may have been added while the machine waited.
             unknown_machines::mark_known(transaction, &machine)?;
-            let fencing = epoch::find_or_issue_token(transaction, &machine, &allocation)?;
+            let fencing = database_epoch::find_or_issue_token(transaction, &machine, &allocation)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";
             let created = transaction.query_row(select, [&machine, &allocation], |row| row.get(0))?;
             Ok(ServedRecord { created, fencing })
@@ -305,7 +306,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
         install_state.elsewhere =
             connection.prepare_cached(OTHER_MACHINE_QUERY)?.query_row(key, |row| row.get(0)).optional()?;
     }
-    install_state.unremembered = lost_database::is_unremembered(connection, machine)?;
+    install_state.unremembered = lost_records::may_have_lost_record(connection, machine)?;
     install_state.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
     install_state.unconfirmed = restore_confirmation::needs_confirmation(connection, machine)?;
     let former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;

@@ -1,6 +1,6 @@
 //! Last contact of a machine with the server: the time, the last event, and the address.
 
-use super::boots::current_boot;
+use super::registered_boots::current_boot;
 use super::{MachineBoot, ServerState};
 use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;

@@ -14,7 +14,7 @@ pub mod testing;
 mod tests;
 mod transitions;
 
-use crate::token::TokenHash;
+use crate::token_hash::TokenHash;
 use crate::{ATTEMPTS, AttemptStart};
 use model::install_marker::{FencingToken, InstallMarker, RecordedDisk};
 use model::machine_migration::{MigratedMachine, MigrationSide, MigrationStatus};

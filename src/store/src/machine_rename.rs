@@ -2,7 +2,7 @@
 //! transferred to its new id.
 
 use super::boot_activity::BootActivity;
-use super::boots::current_boot;
+use super::registered_boots::current_boot;
 use super::{ServerState, migration_records, out_of_band_runs, restore_confirmation, rollouts};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;

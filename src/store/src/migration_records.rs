@@ -1,9 +1,9 @@
 //! Stored migrations, one database row each. `machine_migration` decides how they change.
 
 use super::ServerState;
-use super::boots::current_boot;
 use super::json_columns::{parse_column, to_json_column};
 use super::machine_migration::{CurrentBoots, Migration, MigrationState};
+use super::registered_boots::current_boot;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 

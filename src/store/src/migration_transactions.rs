@@ -10,7 +10,7 @@ use super::install_attempt::AttemptStart;
 use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};
 use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
-use super::{ServerState, epoch, restore_confirmation};
+use super::{ServerState, database_epoch, restore_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
 
@@ -120,7 +120,10 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Resu
             machine = new.source
         ));
     }
-    store_migration(transaction, &Migration { fencing: Some(epoch::issue_token(transaction)?), ..new.clone() })?;
+    store_migration(
+        transaction,
+        &Migration { fencing: Some(database_epoch::issue_token(transaction)?), ..new.clone() },
+    )?;
     Ok(MigrationPlacement::Placed)
 }
 

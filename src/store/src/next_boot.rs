@@ -3,14 +3,14 @@
 
 use super::boot_activity::{BootActivity, MachineBoot};
 use super::boot_target::{BootTarget, FileAllocation};
-use super::boots::current_boot;
 use super::database_file::Durability;
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::{ATTEMPTS, UNREGISTERED_BOOTS};
 use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
-use super::order_records::{ReinstallOrder, ReinstallOutcome, store_order, store_outcome};
-use super::{ServerState, boots, out_of_band_runs, unknown_machines};
+use super::registered_boots::current_boot;
+use super::reinstall_order_records::{ReinstallOrder, ReinstallOutcome, store_order, store_outcome};
+use super::{ServerState, out_of_band_runs, registered_boots, unknown_machines};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
 use time::OffsetDateTime;
@@ -22,7 +22,7 @@ pub struct BootDecision {
     pub next: BootTarget,
     /// Active boot of the machine, or `None`. The boot request does not affect the active boot.
     pub active: Option<MachineBoot>,
-    /// Request time that the token of the requested boot contains; see [`boots::request_time`].
+    /// Request time that the token of the requested boot contains; see [`registered_boots::request_time`].
     pub requested: OffsetDateTime,
 }
 
@@ -41,7 +41,7 @@ impl ServerState {
         let (machine, heard, most_unknown) = (machine.to_owned(), self.heard.clone(), self.most_unknown);
         self.run_as_durable_as_needed(move |transaction| {
             let active = current_boot(transaction, &machine)?.filter(|boot| heard.is_active(boot));
-            let requested = boots::request_time(transaction, &machine, heard.clock.now())?;
+            let requested = registered_boots::request_time(transaction, &machine, heard.clock.now())?;
             let files = effective_files(transaction, &machine, files)?;
             let before = transaction.total_changes();
             let next = choose_boot(transaction, &machine, &files, active.is_some(), &heard)?;

@@ -3,7 +3,7 @@
 
 use crate::json_columns::to_json_column;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
-use crate::token::{TokenHash, hash_token, random_bytes};
+use crate::token_hash::{TokenHash, hash_token, random_bytes};
 use crate::user_tokens::{TOKEN_PREFIX, UserToken, format_time};
 use crate::users::{Identity, IdentitySource, UserRecord, UserRole, check_name, find_user, store_new_user};
 use crate::{ServerState, now};

@@ -6,10 +6,10 @@
 //! records each change before it sends the request to the controller.
 
 use super::boot_activity::MachineBoot;
-use super::boots::current_boot;
 use super::database_file::Durability;
 use super::install_attempt::ATTEMPTS;
 use super::json_columns::{parse_column, to_json_column};
+use super::registered_boots::current_boot;
 use super::server_leases::{AbandonedLease, release_lease};
 use super::{ServerState, TokenHash};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};

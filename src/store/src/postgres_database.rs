@@ -65,7 +65,7 @@ impl DatabaseFile {
         let Some(postgres) = self.connection.as_postgres() else { return Ok(()) };
         let notification = is_counted.then_some([change_listener::CHANNEL, self.origin.as_str()]);
         let committed = postgres.commit_group(notification);
-        let Some(transactions) = self.add_context(committed)? else { return Ok(()) };
+        let Some(transactions) = self.stop_or_convert(committed)? else { return Ok(()) };
         self.record_count(transactions)?;
         if let Some(postgres) = self.connection.as_postgres() {
             postgres.expect_identity(&self.identity);
@@ -89,7 +89,7 @@ impl DatabaseFile {
             postgres.record_free_space();
             Ok(())
         });
-        self.add_context(checked)
+        self.stop_or_convert(checked)
     }
 
     /// Exchanges the times of boots' last requests with the other servers of this database. Does nothing on SQLite.

@@ -15,7 +15,7 @@
 
 use crate::ServerState;
 use crate::database_file::{DatabaseFile, open_existing};
-use crate::server_stop::add_context;
+use crate::database_loss_stop::stop_or_convert;
 use crate::sql::{self, Connection, TransactionKind, convert_error};
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
@@ -76,7 +76,7 @@ impl ReadConnection {
             let value = work(&transaction)?;
             transaction.commit().map(|()| value)
         };
-        add_context(read(), &self.gone)
+        stop_or_convert(read(), &self.gone)
     }
 }
 

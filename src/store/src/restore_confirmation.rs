@@ -4,7 +4,7 @@
 //! marker that the database has recorded for the machine. Such a report does not confirm a reinstall order from before
 //! the restore: the operator may have canceled the order after the backup, so only the operator can confirm it.
 
-use super::{ServerState, epoch, now};
+use super::{ServerState, database_epoch, now};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
@@ -41,7 +41,7 @@ impl ServerState {
     pub async fn confirm_machine(&self, machine: &str) -> Result<ConfirmOutcome> {
         let machine = machine.to_owned();
         self.run_durably(move |transaction| {
-            if epoch::read_epoch(transaction)?.restored.is_none() {
+            if database_epoch::read_epoch(transaction)?.restored.is_none() {
                 return Ok(ConfirmOutcome::NothingToConfirm);
             }
             insert_confirmation(transaction, &machine, ConfirmedBy::Operator)?;
@@ -56,7 +56,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn confirm_all_machines(&self) -> Result<ConfirmOutcome> {
         self.run_durably(|transaction| {
-            if epoch::read_epoch(transaction)?.restored.is_none() {
+            if database_epoch::read_epoch(transaction)?.restored.is_none() {
                 return Ok(ConfirmOutcome::NothingToConfirm);
             }
             transaction.execute("DELETE FROM confirmed", [])?;
@@ -78,13 +78,13 @@ impl ServerState {
 
 /// Returns whether the machine needs confirmation.
 pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> sql::Result<bool> {
-    Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
+    Ok(database_epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
 }
 
 /// Returns whether a reinstall order was placed or confirmed after the last restore. `database` is the epoch in which
 /// the reinstall order was placed.
 pub(crate) fn is_confirmed_order(connection: &Connection, machine: &str, database: Option<&str>) -> sql::Result<bool> {
-    let current = epoch::read_epoch(connection)?;
+    let current = database_epoch::read_epoch(connection)?;
     let is_placed_since = database == Some(current.id.as_str());
     let is_by_operator = || Ok(read_source(connection, machine)?.as_deref() == Some(ConfirmedBy::Operator.name()));
     if current.restored.is_none() || is_placed_since { Ok(true) } else { is_by_operator() }

@@ -1,6 +1,6 @@
 //! Tables of the database, and the columns that are added to databases of earlier versions.
 
-use super::{address_ranges, epoch, oidc_users, record_versions, server_leases};
+use super::{address_ranges, database_epoch, oidc_users, record_versions, server_leases};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, ValueKind};
 
 const TABLES: &str = "
@@ -170,7 +170,7 @@ pub fn upgrade_schema(connection: &Connection) -> sql::Result<()> {
     let transaction = connection.transaction()?;
     create_tables(&transaction)?;
     convert_tokens(&transaction)?;
-    epoch::complete_epoch(&transaction)?;
+    database_epoch::complete_epoch(&transaction)?;
     transaction.commit()
 }
 

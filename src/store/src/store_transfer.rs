@@ -4,7 +4,7 @@
 use crate::backup::lock_directory;
 use crate::database_file::{self, DatabaseFile};
 use crate::database_id::DatabaseIdentity;
-use crate::moved_database::{mark_moved, unmark_moved};
+use crate::moved_database_mark::{mark_moved, unmark_moved};
 use crate::sql::postgres::PostgresConnection;
 use crate::sql::{self, Connection, TransactionKind, convert_error};
 use crate::store_address::PostgresAddress;

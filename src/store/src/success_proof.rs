@@ -18,7 +18,7 @@
 use super::TokenHash;
 use super::install_attempt::StartedAttempt;
 use super::install_state::InstallState;
-use super::order_records::ReinstallOrder;
+use super::reinstall_order_records::ReinstallOrder;
 use common::format::truncate_bytes;
 use control::api_types::InstallReport;
 use model::install_marker::attempt_proof::MarkerMismatch;

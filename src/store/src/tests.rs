@@ -6,8 +6,7 @@ mod attempt_failures;
 mod clock_steps;
 mod database_files;
 mod documents;
-pub(crate) mod engine;
-mod installed_fields;
+mod installed_allocation_fields;
 mod lossy_proxy;
 mod oidc_users;
 mod order_model;
@@ -18,6 +17,7 @@ mod recorded_database;
 mod renamed_machines;
 mod rollouts;
 mod server_leases;
+pub(crate) mod test_engine;
 mod unanswered_boots;
 mod unknown_commits;
 mod users_and_audit;
@@ -57,7 +57,7 @@ fn report(success: bool, order: &str) -> InstallReport {
     InstallReport {
         success,
         message: "m".to_owned(),
-        order: common::serde_empty::non_empty(order.to_owned()),
+        order: common::empty_string_as_none::non_empty(order.to_owned()),
         ..InstallReport::default()
     }
 }
@@ -141,7 +141,7 @@ fn acknowledged_records_survive_a_restart() {
     assert_eq!(wait(state.read_install_state("m", "b")), InstallState::default());
     assert_eq!(install_state(&state, "n"), InstallState::default());
     use std::os::unix::fs::PermissionsExt;
-    if engine::is_postgres("PostgreSQL has no database file in the directory") {
+    if test_engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
     }
     let mode = fs::metadata(dir.path().join("state.sqlite")).unwrap().permissions().mode();
@@ -188,7 +188,7 @@ fn unreadable_stored_layout_is_an_error() {
 #[test]
 fn every_sequence_of_steps_yields_the_expected_state() {
     // To save time, the longer sequences run on only one of the engines.
-    let length = if engine::is_postgres("") { 2 } else { 3 };
+    let length = if test_engine::is_postgres("") { 2 } else { 3 };
     // The test runs thousands of durable transactions. It uses a filesystem in memory if there is one, since it does
     // not simulate power failures.
     let memory = std::path::Path::new("/dev/shm");
@@ -215,7 +215,7 @@ fn every_sequence_of_steps_yields_the_expected_state() {
 /// response. In both cases, the client repeats the request.
 #[test]
 fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
-    if engine::is_postgres("the test copies the database file of a running server") {
+    if test_engine::is_postgres("the test copies the database file of a running server") {
         return;
     }
     use Step::*;

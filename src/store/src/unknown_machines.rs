@@ -2,7 +2,7 @@
 //! machine. The number of these records is limited, and each record is deleted a day after the machine's last request.
 
 use super::boot_activity::BootActivity;
-use super::boots::current_boot;
+use super::registered_boots::current_boot;
 use super::{ServerState, now};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
@@ -153,7 +153,7 @@ mod tests {
         async fn register(&self, machine: &str, address: &str) -> EnrollOutcome {
             let created = OffsetDateTime::now_utc();
             let boot = RequestedBoot { machine: machine.to_owned(), created, while_active: false };
-            let hash = crate::token::hash_token(machine);
+            let hash = crate::token_hash::hash_token(machine);
             let by = RegisteringClient { address: address.to_owned(), allocation: None, has_file: false };
             let outcome = self.state.enroll_boot(MachineBoot::from_request(hash, boot), by).await.unwrap();
             if outcome == EnrollOutcome::Registered(None) {

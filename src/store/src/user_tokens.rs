@@ -1,7 +1,7 @@
 //! Tokens of users. A token has 256 random bits and a recognizable prefix. Only its hash is stored.
 
 use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
-use crate::token::{TokenHash, hash_token, hashes_equal, random_bytes};
+use crate::token_hash::{TokenHash, hash_token, hashes_equal, random_bytes};
 use crate::users::{
     Identity, IdentitySource, UserOutcome, accepts_token_file, check_name, explain_last_admin, find_user,
 };

@@ -81,7 +81,7 @@ impl Identity {
     pub fn from_token_file() -> Identity {
         Identity {
             user: OPERATOR_TOKEN_USER.to_owned(),
-            token: crate::token::OPERATOR_FILE.to_owned(),
+            token: crate::token_hash::OPERATOR_FILE.to_owned(),
             role: UserRole::Admin,
             projects: Vec::new(),
             source: IdentitySource::TokenFile,

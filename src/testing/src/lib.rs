@@ -1,9 +1,9 @@
 //! Test doubles, fuzzing, and access to documentation and sources, for the tests of the other crates.
 
-pub mod byte_patterns;
+pub mod byte_comparison;
 pub mod docs;
 pub mod executables;
-pub mod fuzzing;
+pub mod fuzz_driver;
 pub mod http;
 pub mod images;
 pub mod postgres;

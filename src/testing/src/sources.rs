@@ -16,7 +16,7 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        let is_test = ["testing", "tests", "tests.rs", "testing.rs", "recorded_output.rs", "fuzz", "fuzz.rs"]
+        let is_test = ["testing", "tests", "tests.rs", "testing.rs", "output_capture.rs", "fuzz", "fuzz.rs"]
             .contains(&name)
             || name == "large_inventories.rs"
             || name.trim_end_matches(".rs").ends_with("_tests");

@@ -2,8 +2,8 @@
 //! The stream has no length or checksum, so only TLS's close_notify distinguishes a complete stream from a truncated
 //! one.
 
-use super::connection::TlsLink;
 use super::destination_disk::TransferDestination;
+use super::tls_connection::TlsLink;
 use clap::ValueEnum;
 use flate2::Compression as Level;
 use flate2::read::MultiGzDecoder;

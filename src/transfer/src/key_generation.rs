@@ -1,8 +1,8 @@
 //! Generates a private key, which never leaves this machine, and a certificate for the peer. Key and certificate are
 //! stored in memory, or in files (`drophammer move key`) that are destroyed after the transfer.
 
+use super::ganeti_certificate::PeerCertificate;
 use super::shared_secret::{self, SharedSecret};
-use super::signed_certificate::PeerCertificate;
 use common::error::{Context, Error, Phase, Result};
 use linux::pem_encoding;
 use rcgen::{CertificateParams, DnType, KeyPair};

@@ -4,20 +4,20 @@
 //! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine_migration`]
 //! transfers the disks of a machine that is migrated to other hardware, between the agents of both machines.
 
-mod connection;
 mod destination_address;
 mod destination_disk;
+mod ganeti_certificate;
 mod ganeti_protocol;
 mod key_generation;
 pub mod machine_migration;
-pub mod options;
+pub mod move_options;
 mod protocol;
 mod receive_command;
 mod send_command;
 mod shared_secret;
-mod signed_certificate;
 mod source_disk;
 mod tls;
+mod tls_connection;
 mod used_blocks;
 mod x509_parser;
 
@@ -25,9 +25,9 @@ pub use used_blocks::worker::run_worker as run_used_blocks_worker;
 
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use options::{CommonOptions, KeyOptions, MoveCommand, SigningOptions, TransferOptions};
+use ganeti_certificate::{FILE_BYTES, PeerCertificate};
+use move_options::{CommonOptions, KeyOptions, MoveCommand, SigningOptions, TransferOptions};
 use shared_secret::SharedSecret;
-use signed_certificate::{FILE_BYTES, PeerCertificate};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -110,4 +110,4 @@ fn read_text(path: &Path) -> Result<String> {
 }
 
 #[cfg(test)]
-testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => crate::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker);
+testing::workers!(linux::process::worker_process::USED_BLOCKS_WORKER => crate::run_used_blocks_worker, linux::process::worker_process::WORKER => image::worker::run_image_worker);

@@ -2,17 +2,17 @@
 //! transferred with the protocol of `drophammer move`. Each agent generates its key at boot; the key never leaves the
 //! agent's memory.
 
-use super::connection::ListeningPort;
 use super::destination_disk::TransferDestination;
+use super::ganeti_certificate::PeerCertificate;
 use super::ganeti_protocol::{GanetiCompression, GanetiTerms};
 use super::key_generation::{self, KeyPairPem};
 use super::protocol::receive_state::ReceivedDisk;
 use super::receive_command::TransferReceiver;
 use super::send_command::{self, TransferTarget};
 use super::shared_secret::SharedSecret;
-use super::signed_certificate::PeerCertificate;
 use super::source_disk::TransferSource;
 use super::tls::TlsEndpoints;
+use super::tls_connection::ListeningPort;
 use common::error::{Error, Phase, Result};
 use common::sync::lock_mutex;
 use model::device_name::DevicePath;

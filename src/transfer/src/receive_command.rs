@@ -1,15 +1,15 @@
 //! `drophammer move receive`: listens for connections, and receives until all disks are complete.
 
-use super::connection::{ListeningPort, TlsLink};
 use super::destination_address::Destination;
 use super::destination_disk::TransferDestination;
 use super::ganeti_protocol::{self, GanetiTerms};
-use super::options::{self, ReceiveOptions};
+use super::move_options::{self, ReceiveOptions};
 use super::protocol::ConnectionEnd;
 use super::protocol::receive::receive_disk;
 use super::protocol::receive_state::{self, ReceivedDisk};
 use super::shared_secret::SharedSecret;
 use super::tls::TlsEndpoints;
+use super::tls_connection::{ListeningPort, TlsLink};
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
 use common::output;
@@ -63,7 +63,7 @@ fn sign_destination(options: &ReceiveOptions, bound: &str, secret: &SharedSecret
         }
         None => bound.to_string(),
     };
-    let named = options::name_disks(&options.disks).map_err(refuse)?;
+    let named = move_options::name_disks(&options.disks).map_err(refuse)?;
     let disks: Vec<String> = named.into_iter().map(|(name, _)| name).collect();
     let magic = options.common.magic.as_ref().map_or("", |magic| magic.as_str());
     let signature = Destination { address: &address, disks: &disks, magic }.sign(secret)?;
@@ -98,7 +98,7 @@ impl TransferReceiver {
         if !options.overwrite {
             return Err(refuse("all contents of the disks will be replaced; confirm with --overwrite".to_owned()));
         }
-        let named = options::name_disks(&options.disks).map_err(refuse)?;
+        let named = move_options::name_disks(&options.disks).map_err(refuse)?;
         let magic = options.common.magic.clone();
         let word = magic.as_ref().map(|magic| magic.as_str().to_owned());
         let open = |(name, path): (String, &Path)| {

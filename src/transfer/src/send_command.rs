@@ -1,15 +1,15 @@
 //! `drophammer move send`: sends each disk over a separate connection, and reconnects until the peer has received the
 //! disk completely.
 
-use super::connection::TlsLink;
 use super::destination_address::Destination;
 use super::ganeti_protocol::{self, GanetiTerms};
-use super::options::{self, CommonOptions, SendOptions};
+use super::move_options::{self, CommonOptions, SendOptions};
 use super::protocol::send::{SendResult, SentBytes, send_disk};
 use super::protocol::{ConnectionEnd, SenderRun, TransferHello};
 use super::shared_secret::SharedSecret;
 use super::source_disk::TransferSource;
 use super::tls::TlsEndpoints;
+use super::tls_connection::TlsLink;
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
 use common::{format, output};
@@ -30,7 +30,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 pub(crate) fn run_send(options: &SendOptions) -> Result<CommandOutcome> {
     let secret = super::load_secret(&options.common.signing)?;
     let ends = super::load_endpoints(&options.common, secret.as_ref())?;
-    let named = options::name_disks(&options.disks).map_err(|why| Error::refusal(Phase::Move, why))?;
+    let named = move_options::name_disks(&options.disks).map_err(|why| Error::refusal(Phase::Move, why))?;
     let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
     check_destination(options, &names, secret.as_ref()).map_err(|why| Error::refusal(Phase::Move, why))?;
     let open = |(name, path)| TransferSource::open_source(path, options.whole).map(|source| (name, source));

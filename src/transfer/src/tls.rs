@@ -1,7 +1,7 @@
 //! TLS 1.3 between two peers that pin each other's certificate. Each peer compares the certificate of the other peer
 //! with the pinned certificate. Host names and certificate authorities are not checked.
 
-use super::signed_certificate::PeerCertificate;
+use super::ganeti_certificate::PeerCertificate;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};

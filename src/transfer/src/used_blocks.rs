@@ -3,26 +3,26 @@
 //!
 //! The filesystem readers ([`read_used_blocks`]) run in a sandboxed process ([`worker`]), which cannot access the disk
 //! itself: its parent process reads the disk on request. Each metadata block is visited only once, and the numbers of
-//! reads, visits and ranges are limited ([`limits`], [`ranges`]). If a limit is exceeded, more blocks are treated as
-//! used, up to the whole disk.
+//! reads, visits and ranges are limited ([`work_limits`], [`used_ranges`]). If a limit is exceeded, more blocks are
+//! treated as used, up to the whole disk.
 
+mod bounded_disk_reads;
 mod btrfs;
-mod disk_view;
 mod ext;
 mod fat;
 mod foreign_signatures;
-pub(crate) mod limits;
-pub(crate) mod ranges;
 mod swap;
+pub(crate) mod used_ranges;
+pub(crate) mod work_limits;
 pub(crate) mod worker;
 mod xfs;
 
 use super::protocol::GRANULE_BYTES;
-use disk_view::{DiskView, FilesystemUsage, OR};
-use limits::WorkLimits;
+use bounded_disk_reads::{DiskView, FilesystemUsage, SIGNATURE_SEPARATOR};
 use linux::gpt::{Gpt, ReadAt};
-use ranges::{GAP_BYTES, UsedRanges};
 use std::ops::Range;
+use used_ranges::{GAP_BYTES, UsedRanges};
+use work_limits::WorkLimits;
 
 /// Size of the areas at both ends of a disk or partition, in bytes. These areas are always treated as used, because
 /// they may contain signatures of earlier contents.
@@ -75,7 +75,8 @@ fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> Used
             // The signature of an MBR does not prove that there is a partition table, because a boot loader before a
             // filesystem has the same signature. A vfat also has this signature. It is treated like a partition table,
             // because the structures of both depend on the sector size.
-            let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
+            let is_alone =
+                |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(SIGNATURE_SEPARATOR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
             UsedBlocks { ranges: round_ranges(ranges.into_sorted(), size), what, has_table: has_mbr && !is_loader }
         }
@@ -125,7 +126,7 @@ fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
         (None, _, Some(other)) => (format!("{other} (the whole disk)"), whole()),
         // The device has two signatures. One of them is stale, but it is unknown which one.
         (Some(FilesystemUsage::Used(name, _) | FilesystemUsage::Doubtful(name)), None, Some(other)) => {
-            (format!("{name}{OR}{other} (the whole disk)"), whole())
+            (format!("{name}{SIGNATURE_SEPARATOR}{other} (the whole disk)"), whole())
         }
         _ => ("two filesystems (the whole disk)".to_owned(), whole()),
     }

@@ -2,10 +2,10 @@
 //! installation. The form then first shows the plan of the installation, and the operator must type the machine's name.
 
 use super::allocate::show_image_fields;
-use super::form::{ChangeForm, SubmittedForm};
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::full_install_state::read_full_state;

@@ -1,17 +1,17 @@
 //! `/machines/ID/allocate`: adds an allocation to the file of a free machine. The new file must pass the checks of the
 //! file editor. Before the file is written, the page shows the plan and requires the name of the machine.
 
-use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::{ChangeForm, SubmittedForm};
+use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
 use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;
 use api::metal_api::machine_file_replacement::{NewAllocation, read_machine_text};
 use api::metal_api::machines::check_over_redfish;
-use api::operator::find_machine;
+use api::operator_api::find_machine;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};

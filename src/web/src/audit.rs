@@ -1,8 +1,8 @@
 //! Page with the newest entries of the audit log, for admins.
 
-use super::form::SubmittedForm;
 use super::page_frame::{render_error, render_page, show_age};
 use super::session::LoggedIn;
+use super::submitted_forms::SubmittedForm;
 use api::AppState;
 use api::audit_log::{AuditEntry, AuditQuery};
 use axum::extract::{RawQuery, State};

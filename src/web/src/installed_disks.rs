@@ -1,11 +1,11 @@
 //! Disks of an installed machine, drawn from the installed layout. The registered inventory is not used, because it
 //! describes the disks before the installation.
 
-use super::overviews::svg_response;
+use super::layout_image_and_order_pages::svg_response;
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
-use api::operator::find_allocated;
+use api::operator_api::find_allocated;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http_server::api_error::ApiError;

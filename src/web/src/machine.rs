@@ -1,19 +1,19 @@
 //! `/machines/ID`: page of a machine.
 
 use super::allocation_differences::AllocationChanges;
-use super::confirmation::confirmation_name;
-use super::machines::MachineRow;
+use super::machine_list::MachineRow;
+use super::machine_name_confirmation::confirmation_name;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use super::static_addresses::list_static_addresses;
 use super::{
-    disks, install_report, installed_disks, machine_events, machine_hardware, machine_layout, machine_timeline,
-    page_frame, rollouts, volumes,
+    discovered_layout, disk_drawings, install_report, installed_disks, machine_events, machine_hardware,
+    machine_timeline, page_frame, rollouts, volumes,
 };
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
-use api::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
+use api::operator_api::{self, MachineFailure, MachineSummary, ReinstallOrder};
 use api::{AppState, access, full_install_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -57,7 +57,7 @@ async fn build_page(
         Some(row) => app.planner.run_job(id, move || read_registration(&row)).await?,
         None => None,
     };
-    if let Some(error) = operator::explain_file_error(&directory, id) {
+    if let Some(error) = operator_api::explain_file_error(&directory, id) {
         return Err(error);
     }
     if machine.is_none() && !is_registered {
@@ -68,12 +68,12 @@ async fn build_page(
     let log = read_visible_log(app, person, id).await?;
     let events = machine_events::show_events(&app.state.list_events(id, EVENTS).await?, &log);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
-    let layout = inventory.map(|inventory| machine_layout::show_layout_link(id, inventory, has_begun_since));
+    let layout = inventory.map(|inventory| discovered_layout::show_layout_link(id, inventory, has_begun_since));
     let layout = layout.unwrap_or_default();
     let Some(machine) = machine else {
         return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &html! { (layout) (events) })));
     };
-    let row = MachineRow::new(app, operator::summarize_machine(app, machine).await?);
+    let row = MachineRow::new(app, operator_api::summarize_machine(app, machine).await?);
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
     let report = read_last_report(app, machine).await?;
     let plan = pending_plan(app, base, machine, &row, report.is_some()).await?;
@@ -123,7 +123,7 @@ fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterR
         p { "This machine is new: it does not have a file in machines/. " @if person.is_operator() { a.button href={ "/machines/" (id) "/add" } { "Add…" } } }
         @if let Some(register) = register { (machine_hardware::show_hardware(register)) }
         @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
-            h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
+            h2 { "Disks" } (disk_drawings::draw_disks(inventory, |_| None))
         }
         (events)
     }

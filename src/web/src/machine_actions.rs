@@ -1,14 +1,14 @@
 //! `/machines/ID/actions`: switches a machine on and off, locks it, and frees it. An action that interrupts the
 //! machine or removes a protection must be confirmed with the machine's name.
 
-use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::ChangeForm;
+use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
 use super::page_frame;
 use super::session::LoggedIn;
+use super::submitted_forms::ChangeForm;
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::{machine_lock, machines};
-use api::operator::find_machine;
+use api::operator_api::find_machine;
 use api::power;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;

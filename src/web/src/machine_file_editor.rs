@@ -2,17 +2,17 @@
 //! triggers an installation, the page shows the plan of the installation, and the operator must type the machine's name
 //! before the file is written.
 
-use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::ChangeForm;
+use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
 use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
+use super::submitted_forms::ChangeForm;
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;
 use api::metal_api::document_edits::hex_digest;
 use api::metal_api::machine_file_replacement::{MachineFileText, read_machine_text};
-use api::operator::find_machine;
+use api::operator_api::find_machine;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};

@@ -1,6 +1,6 @@
 //! Hardware of a machine: its properties, and its disks, arrays and volume groups, as registered.
 
-use super::disks;
+use super::disk_drawings;
 use common::format::format_bytes;
 use control::api_types::RegisterRequest;
 use maud::{Markup, html};
@@ -50,7 +50,7 @@ pub(crate) fn show_disks(
     html! {
         h2 { "Disks, as registered" @if has_begun_since { " before the installation" } }
         @if has_begun_since { p.faint { "An installation has started since then: the contents of the disks have changed." } }
-        (disks::draw_disks(inventory, verdict))
+        (disk_drawings::draw_disks(inventory, verdict))
         @if inventory.disks.is_empty() { p.faint { "none" } }
         @if !inventory.arrays.is_empty() || !inventory.groups.is_empty() {
             dl.facts {

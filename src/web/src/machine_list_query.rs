@@ -1,7 +1,7 @@
 //! Query of the list of machines: filter, phase and sort column, as specified in the URL of the page.
 
-use super::form::SubmittedForm;
-use super::machines::MachineRow;
+use super::machine_list::MachineRow;
+use super::submitted_forms::SubmittedForm;
 use api::display_phase::{self, ObjectFate};
 use common::format::natural_sort_key;
 use std::cmp::{Ordering, Reverse};
@@ -151,7 +151,7 @@ impl MachineListQuery {
 mod tests {
     use super::*;
     use api::display_phase::DisplayPhase;
-    use api::operator::MachineSummary;
+    use api::operator_api::MachineSummary;
 
     fn row(name: &str, phase: (&'static str, ObjectFate), image: Option<&str>, seen: Option<&str>) -> MachineRow {
         let listed = MachineSummary {

@@ -1,9 +1,9 @@
 //! Check of an edited machine file: its validity, and the plan of the installation that the file would trigger. The
 //! checks are repeated when the file is written.
 
-use super::form::ChangeForm;
 use super::page_frame::operator_words;
 use super::plan_preview::{self, PlanPreview};
+use super::submitted_forms::ChangeForm;
 use api::base_url::BaseUrls;
 use api::full_install_state::read_full_state;
 use api::metal_api::ApiRefusal;

@@ -14,13 +14,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use http_server::api_error::ApiError;
-use http_server::quotas::{ClientAddress, ConnectionInfo};
+use http_server::client_address::{ClientAddress, ConnectionInfo};
 use oidc::login_cookie::{self, LoginCookie};
 use oidc::provider::{CallbackQuery, OidcProvider};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use store::oidc_users::LoginToken;
-use store::token::generate_token;
+use store::token_hash::generate_token;
 
 /// Prefix of the names of tokens that belong to a session of the page.
 pub(crate) const TOKEN_PREFIX: &str = "page@";

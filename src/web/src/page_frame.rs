@@ -1,14 +1,14 @@
 //! Frame of every web page: head, navigation, current problems, and the response headers that forbid scripts and styles
 //! of other sites.
 
-use super::form::TOKEN;
 use super::session::LoggedIn;
+use super::submitted_forms::TOKEN;
 use api::AppState;
-use api::access::hidden_values::hide_problem_reasons;
+use api::access::secret_masking::hide_problem_reasons;
 use api::access::{self, UserRole};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use common::format::machine_id_substitution::replace_machine_ids;
+use common::format::machine_name_substitution::replace_machine_ids;
 use common::format::metal_api_rewording::reword_metal_phrases;
 use common::format::{format_age, format_count};
 use http_server::api_error::{ApiError, set_retry_after};

@@ -1,11 +1,11 @@
 //! `/plan`: the plans of all machines, as `drophammer site plan` prints them. Shows what each machine would lose and
-//! preserve with the present files and open orders, or after a change. `rack_plan_runs` computes the plans.
+//! preserve with the present files and open orders, or after a change. `rack_plan_computation` computes the plans.
 
-use super::form::SubmittedForm;
 use super::page_frame::{self, show_age};
 use super::rack_drawing::{MachineSquare, draw_machines};
-use super::rack_plan_runs::{RackPlanProgress, RackPlanRun, RackPlanRuns};
+use super::rack_plan_computation::{RackPlanProgress, RackPlanRun, RackPlanRuns};
 use super::session::LoggedIn;
+use super::submitted_forms::SubmittedForm;
 use api::AppState;
 use api::access;
 use api::rack_plan::machine_rows::{RackOutcome, RackRow, RackSummary, describe_disks};

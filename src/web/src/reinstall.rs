@@ -2,16 +2,16 @@
 //! preserved, and confirms it by typing the machine's name.
 
 use super::allocation_differences::AllocationChanges;
-use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::{ChangeForm, SubmittedForm};
+use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
-use api::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
-use api::operator::reinstalls::{self, ReinstallRequest};
-use api::operator::{OperatorAuth, find_machine};
+use api::operator_api::reinstall_plan::{HypotheticalOrder, simulate_order};
+use api::operator_api::reinstalls::{self, ReinstallRequest};
+use api::operator_api::{OperatorAuth, find_machine};
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;

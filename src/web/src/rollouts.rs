@@ -1,9 +1,9 @@
 //! `/rollouts`: all rollouts. `/rollouts/ID`: one rollout with its machines. Both pages can halt and resume rollouts.
 
-use super::form::ChangeForm;
 use super::page_frame::{self, show_age, show_time};
 use super::rack_drawing::{MachineSquare, draw_machines};
 use super::session::LoggedIn;
+use super::submitted_forms::ChangeForm;
 use api::AppState;
 use api::access;
 use api::machine_details::RolloutMembership;

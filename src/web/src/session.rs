@@ -1,7 +1,7 @@
 //! Login and logout. [`LoginSessions`] contains the sessions. The server's authorization layer determines the user of
 //! a session before a handler runs.
 
-use super::form::{ChangeForm, SubmittedForm};
+use super::submitted_forms::{ChangeForm, SubmittedForm};
 use super::{oidc_login, page_frame};
 use api::AppState;
 use api::access::login_sessions::{COOKIE, SESSION_LIFETIME, session_cookie};
@@ -12,9 +12,9 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use http_server::api_error::ApiError;
-use http_server::quotas::{ClientAddress, ConnectionInfo};
+use http_server::client_address::{ClientAddress, ConnectionInfo};
 use std::sync::Arc;
-use store::token::{self, TokenHash};
+use store::token_hash::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 
 /// Extractor that proves that the client is logged in. A handler with this extractor may show all data that the user
@@ -110,7 +110,7 @@ pub(crate) async fn post_login(
         Ok(form) => form,
         Err(error) => return page_frame::render_error(&app, None, error),
     };
-    let hash = token::hash_token(form.get("token").trim());
+    let hash = token_hash::hash_token(form.get("token").trim());
     let identity = match app.state.verify_user_token(hash, app.operator).await {
         Ok(TokenVerdict::Valid(identity)) => identity,
         Ok(verdict) => {

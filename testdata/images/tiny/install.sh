@@ -47,7 +47,7 @@ root=$(mounted /)
 [ -n "$root" ] || refuse "root is on no device: $(grep ' / ' /proc/mounts)"
 type=${root#* } root=${root% *}
 # On a busy host an emulated timer can be too late for the kernel, which panics then ("IO-APIC + timer doesn't work"). The others spare
-# an emulated kernel half of its seconds (qemu-tests/machine.rs).
+# an emulated kernel half of its seconds (qemu-tests/qemu_machine.rs).
 spared="no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1"
 arguments="root=UUID=$uuid console=${console:-ttyS0,115200n8} panic=-1 $spared"
 [ "$type" = ext4 ] || arguments="$arguments rootfstype=$type"

@@ -8,8 +8,8 @@ use image::{FileConflicts, MountsBelow};
 use linux::storage::writeback;
 use linux::verify_program::{VerifyVerdict, run_verify};
 use model::allocation::{self, SecretPurpose};
+use model::ganeti_os_definition::SelectedDefinition;
 use model::install_report::HiddenFiles;
-use model::os_definition::SelectedDefinition;
 use operations::{BurnDisk, ImageNeeds};
 use std::time::{Duration, Instant};
 

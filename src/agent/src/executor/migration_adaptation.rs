@@ -98,7 +98,7 @@ impl PlanExecutor {
         }
         let path = finishing.esps.iter().find_map(|esp| esp.path.as_deref())?;
         let esp = NewRoot::open(&self.mounts.root().join(path.trim_start_matches('/'))).ok()?;
-        efi::loader::find_loader(&esp, Architecture::NATIVE).ok()
+        efi::loader_search::find_loader(&esp, Architecture::NATIVE).ok()
     }
 
     /// Returns the boot parameters for this machine if they differ from the boot parameters in the received system.

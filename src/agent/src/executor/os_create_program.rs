@@ -3,8 +3,8 @@
 use super::PlanExecutor;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
-use model::os_definition;
-use newroot::create_script;
+use model::ganeti_os_definition;
+use newroot::os_create_program;
 use operations::CreateSystem;
 use std::path::Path;
 
@@ -18,8 +18,9 @@ impl PlanExecutor {
                 "the create program of {os} cannot be run: this ramdisk installs only images that are signed with a key in the ramdisk, and the output of a program is not signed"
             ));
         }
-        let is_there =
-            |program: &&String| os_definition::PATH.split(':').any(|folder| Path::new(folder).join(program).is_file());
+        let is_there = |program: &&String| {
+            ganeti_os_definition::PATH.split(':').any(|folder| Path::new(folder).join(program).is_file())
+        };
         let missing: Vec<&str> = programs.iter().filter(|program| !is_there(program)).map(String::as_str).collect();
         match missing.is_empty() {
             true => Ok(()),
@@ -32,7 +33,7 @@ impl PlanExecutor {
 
     pub(super) fn run_create_program(&mut self, create: &CreateSystem) -> Result<()> {
         let reporter = &*self.reporter;
-        create_script::run_create(create, create_script::SCRIPT_TIMEOUT, &|line| reporter.print_line(line))?;
+        os_create_program::run_create(create, os_create_program::SCRIPT_TIMEOUT, &|line| reporter.print_line(line))?;
         self.adapt_written_disk(&create.onto)
     }
 }

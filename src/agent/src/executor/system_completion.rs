@@ -6,12 +6,12 @@ use model::architecture::Architecture;
 use model::install_marker::InstallMarker;
 use model::install_report::{BootEntryRequest, BootInfo};
 use newroot::NewRoot;
-use newroot::boot::boot_discovery::BootSource;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
-use newroot::boot::{boot_discovery, efi, kexec};
+use newroot::boot::boot_parameter_discovery::BootSource;
+use newroot::boot::{boot_parameter_discovery, efi, kexec};
 use newroot::system_setup::selinux;
 use newroot::system_setup::{self, BootRecord};
-use operations::{BootEntries, FinishInputs, MachineFiles, RemoveVariables};
+use operations::{FinishInputs, MachineFiles, RemoveVariables, WriteBootEntries};
 use std::path::Path;
 use std::thread;
 use time::OffsetDateTime;
@@ -25,7 +25,7 @@ impl PlanExecutor {
         let is_read = system_setup::FinishingComponent::choose(&root, allocation.finisher())
             .is_ok_and(system_setup::FinishingComponent::reads_password);
         let password = if is_read { allocation.console_password.as_str() } else { "" };
-        newroot::metal_installer_files::write_metal_files(
+        newroot::etc_metal_files::write_metal_files(
             &root,
             files,
             self.root_uuid(files),
@@ -81,7 +81,7 @@ impl PlanExecutor {
     /// the system's boot loader can determine the parameters, returns the reason; the machine is then booted through
     /// its firmware.
     fn describe_boot(&mut self, root: &NewRoot, has_loader: bool) -> Result<Option<String>> {
-        match boot_discovery::write_missing_boot_info(root, has_loader)? {
+        match boot_parameter_discovery::write_missing_boot_info(root, has_loader)? {
             BootSource::BootInfo => Ok(None),
             BootSource::Config(from) => {
                 self.print_line(&format!("the kernel, the initrd and the kernel arguments are taken from {from}"));
@@ -111,14 +111,14 @@ impl PlanExecutor {
 
     /// Finds the boot loader that the image contains.
     pub(super) fn find_loader(&mut self) -> Result<()> {
-        let loader = efi::loader::find_loader(&self.open_root()?, Architecture::NATIVE)?;
+        let loader = efi::loader_search::find_loader(&self.open_root()?, Architecture::NATIVE)?;
         self.print_line(&format!("boot loader of the image: {loader}"));
         self.entries_wanted = vec![BootEntryRequest { esp: 0, loader, arguments: String::new() }];
         Ok(())
     }
 
     /// Writes boot entries, or prints a line if the image's installer has already written them.
-    pub(super) fn write_boot_entries(&self, planned: &BootEntries) {
+    pub(super) fn write_boot_entries(&self, planned: &WriteBootEntries) {
         if self.entries_wanted.is_empty() {
             return self.print_line("boot entries: written by the image's installer");
         }

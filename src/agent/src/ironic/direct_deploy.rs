@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 use model::allocation::{AllocatedImage, Allocation, BootOrder, FinisherChoice};
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
-use model::layout::hints;
+use model::layout::root_device_hints;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -137,13 +137,13 @@ pub(crate) fn find_root_disk<'a>(
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let hints: BTreeMap<String, String> =
         hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).collect();
-    if let Some((hint, why)) = hints::check_hints(&hints).into_iter().next() {
+    if let Some((hint, why)) = root_device_hints::check_hints(&hints).into_iter().next() {
         return Err(plan_refusal(&format!("root_device: {hint}: {why}")));
     }
-    if let Some(placeholder) = hints::find_placeholder(&hints) {
+    if let Some(placeholder) = root_device_hints::find_placeholder(&hints) {
         return Err(plan_refusal(&format!("root_device: {}: {placeholder}", placeholder.hint)));
     }
-    let mut found = hints::find_candidates(&hints, &inventory.disks);
+    let mut found = root_device_hints::find_candidates(&hints, &inventory.disks);
     found.retain(|disk| !skipped.contains(&disk.name));
     let first = if hints.is_empty() {
         let fit = found.into_iter().filter(|disk| disk.size_bytes >= MINIMUM_ROOT_DISK_BYTES);

@@ -1,8 +1,8 @@
 //! Actions of steps on the machine. Tests replace these actions with a simulation that does not access devices.
 
-use super::{inject_files, logs, rescue};
+use super::{inject_files, log_collection, rescue};
 use crate::executor::{ImageTrust, PlanExecutor};
-use crate::preflight::{self, unlock_preserved};
+use crate::preflight::{self, preserved_container_unlock};
 use crate::report::ProgressReporter;
 use common::error::Result;
 use common::sync::lock_mutex;
@@ -91,15 +91,18 @@ impl MachineActions for MachineExecutor {
             preflight::wait_for_layout_disks(layout)?;
         }
         *lock_mutex(&self.session) = PlanExecutor::new(self.reporter.clone(), self.control.clone(), trust);
-        let Some((layout, allocation)) = wanted.filter(|(layout, _)| unlock_preserved::has_encryption(layout)) else {
+        let Some((layout, allocation)) =
+            wanted.filter(|(layout, _)| preserved_container_unlock::has_encryption(layout))
+        else {
             return preflight::read_assembled_inventory();
         };
-        unlock_preserved::read_ramdisk_key(layout, allocation)?;
+        preserved_container_unlock::read_ramdisk_key(layout, allocation)?;
         // The agent does not prompt for passphrases, because the console of a machine that Ironic controls is
         // unattended.
         let mut nobody = |_: &str, _| Ok(None);
-        let mut open =
-            |inventory: &Inventory| unlock_preserved::unlock_preserved(layout, inventory, allocation, &mut nobody);
+        let mut open = |inventory: &Inventory| {
+            preserved_container_unlock::unlock_preserved(layout, inventory, allocation, &mut nobody)
+        };
         preflight::read_assembled_with(Some(&mut open))
     }
 
@@ -124,7 +127,7 @@ impl MachineActions for MachineExecutor {
     }
 
     fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)> {
-        vec![("kernel.log", logs::read_kernel_log())]
+        vec![("kernel.log", log_collection::read_kernel_log())]
     }
 }
 

@@ -4,7 +4,7 @@ use super::deploy_args::{IronicNode, plan_refusal};
 use common::error::Result;
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, MdArray};
-use model::layout::{Layout, hints};
+use model::layout::{Layout, root_device_hints};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,12 +37,14 @@ pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Re
         }
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let hints: BTreeMap<String, String> = words.iter().map(|(hint, value)| (hint.clone(), text(value))).collect();
-        if let Some((hint, why)) = hints::check_hints(&hints).into_iter().next() {
+        if let Some((hint, why)) = root_device_hints::check_hints(&hints).into_iter().next() {
             return Err(refuse(&format!("{hint}: {why}")));
         }
         // Hints without a matching disk are ignored, because a disk that is not connected cannot be erased.
         skipped.extend(
-            hints::find_reported_candidates(&hints, &inventory.disks).into_iter().map(|disk| disk.name.clone()),
+            root_device_hints::find_reported_candidates(&hints, &inventory.disks)
+                .into_iter()
+                .map(|disk| disk.name.clone()),
         );
     }
     Ok(skipped.into_iter().collect())

@@ -3,7 +3,7 @@
 
 use super::commands::IronicStepKind;
 use super::deploy_args::{self, IronicNode, RequestedMode};
-use super::logs::StepLog;
+use super::log_collection::StepLog;
 use super::machine_actions::MachineActions;
 use super::skipped_disks;
 use common::error::{Error, Phase, Result};
@@ -11,6 +11,7 @@ use common::error_code::ErrorCode;
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use common::sync::lock_mutex;
 use common::{diagnostic, output};
+use install_mode_decision::decide_install_mode;
 use model::allocation::{Allocation, AssignedMachine};
 use model::deploy_steps::{self, EraseMode, OfferedStep, StepKind};
 use model::device_name::KernelName;
@@ -19,13 +20,12 @@ use model::inventory::Inventory;
 use model::ironic_raid::RaidConfig;
 use model::layout::Layout;
 use plan::{DiskPlan, DiskVerdict, Plan, PlanRefusal, PlanSubject, request_from_allocation};
-use reinstall_decision::decide_install_mode;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
 
 mod independent_steps;
-mod reinstall_decision;
+mod install_mode_decision;
 
 /// Placeholder for an image that a later step specifies.
 const LATER_IMAGE_PLACEHOLDER: &str = "the image that burn_image specifies";

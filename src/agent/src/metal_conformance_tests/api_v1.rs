@@ -68,7 +68,7 @@ impl First {
     }
 
     fn config(&self) -> pixie_config::PixieConfig {
-        pixie_config::fetch_config(&format!("{}/certs", self.rack.url), MACHINE, control::retry::NO_RETRIES).unwrap()
+        pixie_config::fetch_config(&format!("{}/certs", self.rack.url), MACHINE_ID, control::retry::NO_RETRIES).unwrap()
     }
 
     /// Boots a machine like [`MetalControlPlane::new`], but with shorter timeouts.
@@ -79,9 +79,9 @@ impl First {
     fn boots_with(&self, pace: V1Timeouts) -> (Arc<MetalControlPlane>, ProgressReporter) {
         let (config, memory) = (self.config(), ReinstallNoteStore::new(self.memory.path()));
         let v1 =
-            MetalApiV1::with_timeouts(&format!("{}/certs", self.rack.url), MACHINE, &config, memory, pace).unwrap();
+            MetalApiV1::with_timeouts(&format!("{}/certs", self.rack.url), MACHINE_ID, &config, memory, pace).unwrap();
         let record = FirmwareRecord::new(self.memory.path());
-        let control = Arc::new(MetalControlPlane::with_api(Box::new(v1), MACHINE, &config.partition, record));
+        let control = Arc::new(MetalControlPlane::with_api(Box::new(v1), MACHINE_ID, &config.partition, record));
         (control.clone(), ProgressReporter::new(control))
     }
 
@@ -147,7 +147,7 @@ fn judge_first_installations() {
         let first = First::start();
         let (control, reporter) = first.boots();
         tell(&reporter, EventName::Preparing, "drophammer");
-        tell(&reporter, EventName::Registering, MACHINE);
+        tell(&reporter, EventName::Registering, MACHINE_ID);
         let there = machine();
         control.register_machine(&there).unwrap();
         assert!(!control.machine_pool().unwrap().is_allocated(true).unwrap());

@@ -2,7 +2,7 @@
 //! hints that are meant for a later disk.
 
 use model::inventory::InventoryDisk;
-use model::recorded_disks::ConnectedDisk;
+use model::pool_machine_disks::ConnectedDisk;
 use std::time::Duration;
 
 /// Time without changes after which the disks are considered stable.

@@ -79,7 +79,7 @@ mod tests {
 
     fn marked(machine: &str, allocation: &str, order: &str) -> FilesystemContents {
         let (machine, allocation, order) =
-            (machine.to_owned(), allocation.to_owned(), common::serde_empty::non_empty(order.to_owned()));
+            (machine.to_owned(), allocation.to_owned(), common::empty_string_as_none::non_empty(order.to_owned()));
         let marker = Some(InstallMarker { machine, allocation, order, ..InstallMarker::default() });
         FilesystemContents { device: "/dev/sda2".into(), marker, ..FilesystemContents::default() }
     }

@@ -5,12 +5,12 @@
 use crate::AppState;
 use axum::http::{HeaderMap, header};
 use common::sync::lock_mutex;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use store::token::{self, TokenHash};
+use store::token_hash::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 
 /// Name of the cookie.
@@ -123,7 +123,7 @@ impl LoginSessions {
     /// # Errors
     /// Returns an error if the operating system provides no random bytes.
     pub fn start_session(&self, user: &str, token: TokenHash) -> common::error::Result<String> {
-        let ((cookie, session), (form, _)) = (token::generate_token()?, token::generate_token()?);
+        let ((cookie, session), (form, _)) = (token_hash::generate_token()?, token_hash::generate_token()?);
         let mut known = self.lock_table();
         known.end_excess_session(user);
         let now = Instant::now();
@@ -170,7 +170,7 @@ impl LoginSessions {
 pub fn session_cookie(headers: &HeaderMap) -> Option<TokenHash> {
     let all = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| token::hash_token(value))
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| token_hash::hash_token(value))
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     fn start(sessions: &LoginSessions, user: &str) -> TokenHash {
-        token::hash_token(&sessions.start_session(user, [7; 32]).unwrap())
+        token_hash::hash_token(&sessions.start_session(user, [7; 32]).unwrap())
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use super::DOCUMENT_BYTES;
 use crate::AppState;
-use crate::approval_check;
 use crate::machine_auth::MachineCaller;
 use crate::metrics::OrderEvent;
 use crate::migration_requests::machine_requests;
 use crate::out_of_band;
+use crate::plan_approval_check;
 use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use control::api_types::PointOfNoReturn;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::install_marker::attempt_proof::is_secret_digest;
 use serde_json::{Value, json};
@@ -139,7 +139,7 @@ async fn check_still_wanted(
             )));
         }
     }
-    approval_check::check_compared(app, directory, id, allocation, approved).await
+    plan_approval_check::check_compared(app, directory, id, allocation, approved).await
 }
 
 /// Returns whether this boot has already started an attempt of the reinstall order.

@@ -186,11 +186,11 @@ fn report_loss(path: &Path, state: &Mutex<QueueState>, rate_limited_log: &RateLi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_server::server_log::StatusLog;
+    use http_server::server_log::ServerLog;
     use std::os::unix::net::UnixListener;
 
     fn start(path: &Path) -> Result<AuditFile> {
-        AuditFile::start(path.to_owned(), RateLimitedLog::new(StatusLog::json_into(std::io::sink())))
+        AuditFile::start(path.to_owned(), RateLimitedLog::new(ServerLog::json_into(std::io::sink())))
     }
 
     fn wait_until(is_so: impl Fn() -> bool) {
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn full_queue_drops_and_counts_lines_without_blocking() {
         let (queue, lines) = mpsc::sync_channel(QUEUE_LINES);
-        let rate_limited_log = RateLimitedLog::new(StatusLog::json_into(std::io::sink()));
+        let rate_limited_log = RateLimitedLog::new(ServerLog::json_into(std::io::sink()));
         let file = AuditFile { path: "audit".into(), queue, state: Arc::default(), rate_limited_log };
         (0..QUEUE_LINES as i64 + 5).for_each(|number| file.append_line(number, String::new()));
         assert_eq!((file.count_lost(), file.count_pending()), (5, QUEUE_LINES));

@@ -3,9 +3,9 @@
 
 use super::AuditChange;
 use crate::AppState;
-use crate::access::hidden_values::hide_secrets_at;
+use crate::access::secret_masking::hide_secrets_at;
 use crate::metal_api::document_edits::hex_digest;
-use crate::operator::{list_machines, summarize_machine};
+use crate::operator_api::{list_machines, summarize_machine};
 use serde_json::{Value, json};
 use site::deploy_templates;
 use site::documents::DocumentSet;

@@ -7,7 +7,7 @@ use super::{json_patch, new_uuid};
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::metal_api::document_edits;
-use crate::metal_api::document_edits::stored_documents::{self, StoredChange};
+use crate::metal_api::document_edits::database_edits::{self, StoredChange};
 use axum::http::StatusCode;
 use common::diagnostic;
 use http_server::api_error::ApiError;
@@ -195,11 +195,11 @@ async fn change_stored(app: &AppState, path: &Path, expected: Option<&str>, new:
         let (status, message) = error.parts();
         IronicRefusal::new(status, message)
     };
-    match stored_documents::change(app, path, expected, new).await.map_err(failed)? {
+    match database_edits::change(app, path, expected, new).await.map_err(failed)? {
         None => Ok(false),
         Some(StoredChange::Stored) => Ok(true),
         Some(StoredChange::Conflict(author)) => {
-            Err(IronicRefusal::conflict(stored_documents::describe_conflict(path, author.as_ref())))
+            Err(IronicRefusal::conflict(database_edits::describe_conflict(path, author.as_ref())))
         }
     }
 }

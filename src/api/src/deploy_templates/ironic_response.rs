@@ -4,7 +4,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use http_server::api_error::ApiError;
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! Files of templates. The files are written atomically, and one at a time.
 
-use crate::metal_api::document_edits::atomic_file::{sync_folder, write_temporary};
+use crate::metal_api::document_edits::file_edits::{sync_folder, write_temporary};
 use common::sync::lock_mutex;
 use model::deploy_steps::template::DeployTemplate;
 use model::machine_identity::swap_id_byte_order;

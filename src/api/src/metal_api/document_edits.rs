@@ -2,17 +2,17 @@
 //! files are in the server's directory, or in the database if several servers share it. The response to a request is
 //! sent once the requested change is in effect.
 
-pub(crate) mod atomic_file;
-pub(crate) mod stored_documents;
+pub(crate) mod database_edits;
+pub(crate) mod file_edits;
 
-use super::refusal::{ApiRefusal, ApiResult};
+use super::api_refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use atomic_file::EditResult;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use common::encoding::encode_hex;
 use common::error_code::ErrorCode;
 use common::yaml::edit;
+use file_edits::EditResult;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use site::snapshot::SiteSnapshot;
@@ -95,7 +95,7 @@ pub(crate) fn invalid_file(path: &Path, problems: &str) -> ApiRefusal {
 
 /// Reads a document. Returns `None` if the document does not exist.
 pub(crate) async fn read_file(app: &AppState, path: &Path) -> ApiResult<Option<String>> {
-    stored_documents::refresh(app).await?;
+    database_edits::refresh(app).await?;
     let (documents, path) = (app.documents.clone(), path.to_owned());
     let what = format!("read {}", path.display());
     let read = tokio::task::spawn_blocking(move || match documents.read(&path) {
@@ -107,13 +107,13 @@ pub(crate) async fn read_file(app: &AppState, path: &Path) -> ApiResult<Option<S
 
 /// Creates a document that must not exist yet.
 pub(crate) async fn create_file(app: &AppState, path: &Path, text: &str) -> ApiResult<()> {
-    if let Some(stored) = stored_documents::change(app, path, None, Some(text)).await? {
+    if let Some(stored) = database_edits::change(app, path, None, Some(text)).await? {
         return stored.require_stored(path);
     }
     let (there, text) = (path.to_owned(), text.to_owned());
     match flatten_result(
         &format!("write {}", path.display()),
-        tokio::task::spawn_blocking(move || atomic_file::create_file(&there, &text)).await,
+        tokio::task::spawn_blocking(move || file_edits::create_file(&there, &text)).await,
     )? {
         EditResult::Written => Ok(()),
         EditResult::Changed => {
@@ -128,12 +128,12 @@ pub(crate) async fn create_file(app: &AppState, path: &Path, text: &str) -> ApiR
 /// # Errors
 /// Returns an error if the content in the database is no longer `old`. The error names the author of the other change.
 pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &str) -> ApiResult<bool> {
-    if let Some(stored) = stored_documents::change(app, path, Some(old), Some(new)).await? {
+    if let Some(stored) = database_edits::change(app, path, Some(old), Some(new)).await? {
         return stored.require_stored(path).map(|()| true);
     }
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
-    let put = tokio::task::spawn_blocking(move || atomic_file::replace_content(&there, &old, &new));
+    let put = tokio::task::spawn_blocking(move || file_edits::replace_content(&there, &old, &new));
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 
@@ -143,12 +143,12 @@ pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &s
 /// # Errors
 /// Fails as [`replace_file`] does.
 pub(crate) async fn remove_file(app: &AppState, path: &Path, old: &str) -> ApiResult<bool> {
-    if let Some(stored) = stored_documents::change(app, path, Some(old), None).await? {
+    if let Some(stored) = database_edits::change(app, path, Some(old), None).await? {
         return stored.require_stored(path).map(|()| true);
     }
     let (there, old) = (path.to_owned(), old.to_owned());
     let what = format!("remove {}", path.display());
-    let removed = tokio::task::spawn_blocking(move || atomic_file::remove_unchanged(&there, &old));
+    let removed = tokio::task::spawn_blocking(move || file_edits::remove_unchanged(&there, &old));
     Ok(matches!(flatten_result(&what, removed.await)?, EditResult::Written))
 }
 

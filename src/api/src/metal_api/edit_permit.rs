@@ -2,14 +2,14 @@
 //! the file versions that are in effect when the permit is granted.
 
 use crate::AppState;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::read_operator_document;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use serde::de::DeserializeOwned;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;

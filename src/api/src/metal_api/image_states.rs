@@ -1,10 +1,10 @@
 //! Images that are hidden or blacklisted: `/v1/image-states`, and the requests that change these states.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, EditedObject, change_text, wait_until_published};
 use super::edit_permit::EditPermit;
-use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode};

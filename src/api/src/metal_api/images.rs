@@ -1,17 +1,17 @@
 //! `/v1/image`: images, compatible with metal-api.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{
     self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
     warn_removed_comments,
 };
 use super::edit_permit::{EditPermit, EditRequest};
-use super::references;
-use super::refusal::{ApiRefusal, ApiResult};
+use super::referencing_machines;
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::base_url::BaseUrls;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -122,7 +122,7 @@ pub(crate) async fn list_images(
         }
         let mut shown = image_response(&directory, &base.calls, image);
         if request_fields.show_usage {
-            shown.usedby = Some(references::machines_with_image(&app, &directory, id).await?);
+            shown.usedby = Some(referencing_machines::machines_with_image(&app, &directory, id).await?);
         }
         all.push(shown);
     }
@@ -215,7 +215,7 @@ pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, permit:
     let EditPermit { app, peer, headers, directory, .. } = &permit;
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
-    let users = references::machines_with_image(app, directory, &id).await?;
+    let users = referencing_machines::machines_with_image(app, directory, &id).await?;
     if !users.is_empty() {
         return Err(ApiRefusal::unprocessable(format!("image {id} is in use by machines:[{}]", users.join(" "))));
     }

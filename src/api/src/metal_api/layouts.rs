@@ -1,15 +1,15 @@
 //! `/v1/filesystemlayout`: layouts, compatible with metal-api.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{
     self, EditedObject, add_version, change_text, matches_version, wait_until_published, warn_removed_comments,
 };
 use super::edit_permit::{EditPermit, EditRequest};
-use super::references;
-use super::refusal::{ApiRefusal, ApiResult};
+use super::referencing_machines;
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::json_schemas::SchemaGenerators;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use common::diagnostic::{Diagnostic, join_problems};
 use common::yaml::edit::{self, EditedYaml};
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::layout::layout_set::LayoutSet;
 use model::layout::{self, Layout, ParsedLayout, PartitionType};
 use plan::disk_capacity::find_capacity_problems;
@@ -111,7 +111,7 @@ pub(crate) async fn delete_layout(Path(id): Path<String>, permit: EditPermit) ->
     let EditPermit { app, peer, headers, directory, .. } = &permit;
     let what = EditedObject { kind: KIND, id: &id };
     let before = directory.known.layouts.get(&id).ok_or_else(|| what.not_found())?;
-    let users = references::machines_with_layout(app, directory, &id).await?;
+    let users = referencing_machines::machines_with_layout(app, directory, &id).await?;
     if !users.is_empty() {
         return Err(ApiRefusal::unprocessable(format!("{KIND} {id} is in use by machines:[{}]", users.join(" "))));
     }

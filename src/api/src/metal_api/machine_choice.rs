@@ -1,9 +1,9 @@
 //! Selection of the machine for an allocation request: the requested machine, or a free machine that has the requested
 //! size and whose disks fit the layout.
 
-use super::machine_file::check_templates;
+use super::api_refusal::{ApiRefusal, ApiResult};
+use super::machine_file_edits::check_templates;
 use super::machines::{check_no_migration, unknown_machine};
-use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use common::error_code::ErrorCode;
 use plan::disk_capacity::find_capacity_problems;

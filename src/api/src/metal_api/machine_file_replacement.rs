@@ -1,10 +1,10 @@
 //! Replacement of a machine file by the version that the operator has edited.
 
 use super::EditPermit;
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, change_text};
-use super::machine_file::check_allocation;
+use super::machine_file_edits::check_allocation;
 use super::machines::{FIELDS, KIND};
-use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::access;
 use common::yaml::edit;

@@ -1,9 +1,9 @@
 //! Locks of machines. The machine file contains the reason of the lock.
 
-use super::machine_file::{rewrite_machine_file, unprepared};
-use super::refusal::{ApiRefusal, ApiResult};
+use super::api_refusal::{ApiRefusal, ApiResult};
+use super::machine_file_edits::{rewrite_machine_file, unprepared};
 use super::{EditPermit, EditRequest};
-use crate::operator::{MachineSummary, find_machine, summarize_machine};
+use crate::operator_api::{MachineSummary, find_machine, summarize_machine};
 use crate::request_body::EVENT_BYTES;
 use axum::Json;
 use axum::extract::Path;

@@ -2,11 +2,11 @@
 //! with values that this server does not know are empty, and flags of unsupported features are false.
 
 use super::allocation_response::AllocationResponse;
-use super::refusal::{ApiRefusal, ApiResult};
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::sizes::{SizeResponse, machine_size_response};
 use crate::AppState;
 use crate::base_url::BaseUrls;
-use crate::operator::{MachineSummary, OperatorAuth};
+use crate::operator_api::{MachineSummary, OperatorAuth};
 use crate::plan_input::{PlanInput, get_preview};
 use axum::Json;
 use axum::extract::{Path, Query, State};

@@ -1,19 +1,19 @@
 //! `/v1/machine`: machines in metal-api's format, and requests that add an allocation to a machine file or remove it.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::edit_permit::{EditPermit, EditRequest};
 use super::images::is_empty_value;
 use super::machine_choice::{choose_machine, select_networks};
-use super::machine_file::{rewrite_machine_file, unprepared};
+use super::machine_file_edits::{rewrite_machine_file, unprepared};
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
-use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::agent_api;
 use crate::base_url::BaseUrls;
 use crate::freed_machine_shutdown::{end_previous_system, release_allocation};
 use crate::json_schemas::SchemaGenerators;
-use crate::operator::reinstalls::{parse_request, place_order};
-use crate::operator::{OperatorAuth, explain_file_error};
+use crate::operator_api::reinstalls::{parse_request, place_order};
+use crate::operator_api::{OperatorAuth, explain_file_error};
 use crate::out_of_band;
 use crate::request_body::{EVENT_BYTES, read_operator_document};
 use crate::rollouts::require_plan;
@@ -25,7 +25,7 @@ use axum::handler::Handler;
 use axum::response::Response;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};

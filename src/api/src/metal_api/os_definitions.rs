@@ -1,12 +1,12 @@
 //! `/v1/os`: the OS definitions in the server's directory, with endpoints like those for images.
 
-use super::refusal::{ApiRefusal, ApiResult};
+use super::api_refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use model::os_definition::{OsDefinition, OsSelector, SystemSource};
+use model::ganeti_os_definition::{OsDefinition, OsSelector, SystemSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use site::snapshot::SiteSnapshot;

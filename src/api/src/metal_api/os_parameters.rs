@@ -1,19 +1,19 @@
 //! Requests that change the stored parameters of OS definitions, for one machine or for all machines. As with Ganeti's
 //! `--os-parameters`, `-KEY` deletes a stored value.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::edit_permit::{EditPermit, EditRequest};
-use super::machine_file::{rewrite_machine_file, unprepared};
-use super::refusal::{ApiRefusal, ApiResult};
+use super::machine_file_edits::{rewrite_machine_file, unprepared};
 use axum::Json;
 use axum::extract::Path;
 use common::yaml::edit;
-use model::os_definition::{OsSelector, ParameterChange, SelectedDefinition, parse_changes, update_stored};
+use model::ganeti_os_definition::{OsSelector, ParameterChange, SelectedDefinition, parse_changes, update_stored};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use site::ganeti_os_definitions::verify_now;
 use site::operator_files::{self, MachineSpec};
-use site::os_definitions::verify_now;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;

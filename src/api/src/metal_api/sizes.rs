@@ -1,16 +1,16 @@
 //! `/v1/size`: sizes of machines, defined by constraints on their hardware. Sizes are stored in `sizes/`. `drophammer
 //! machine add` selects one of these sizes for a machine.
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{
     self, EditedObject, add_version, change_text, hex_digest, matches_version, wait_until_published,
     warn_removed_comments,
 };
 use super::edit_permit::{EditPermit, EditRequest};
-use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use common::type_errors::locate_json_error;
 use common::yaml::edit;
 use control::api_types::RegisterRequest;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

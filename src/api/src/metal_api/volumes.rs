@@ -4,12 +4,12 @@ pub(crate) mod volume_state;
 
 pub use volume_state::VolumeState;
 
+use super::api_refusal::{ApiRefusal, ApiResult};
 use super::edit_permit::{EditPermit, EditRequest};
-use super::machine_file::{rewrite_machine_file, unprepared};
-use super::refusal::{ApiRefusal, ApiResult};
+use super::machine_file_edits::{rewrite_machine_file, unprepared};
 use crate::AppState;
 use crate::json_schemas::SchemaGenerators;
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};

@@ -3,7 +3,7 @@
 use super::{Metrics, prometheus};
 use crate::AppState;
 use crate::access::{Identity, has_metrics_token};
-use crate::operator;
+use crate::operator_api;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -14,7 +14,7 @@ use http_server::server_health::FailureKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::token::METRICS_FILE;
+use store::token_hash::METRICS_FILE;
 
 /// Minimum interval between two counts of machines by phase.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<
     if let Some((_, phases)) = cached.as_ref().filter(|(counted, _)| counted.elapsed() < COUNT_INTERVAL) {
         return Ok(phases.clone());
     }
-    let phases = operator::count_phases(app).await?;
+    let phases = operator_api::count_phases(app).await?;
     *cached = Some((Instant::now(), phases.clone()));
     Ok(phases)
 }

@@ -5,10 +5,10 @@ use super::migration_assignment::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
 use crate::AppState;
 use crate::agent_api::wire_allocation;
-use crate::approval_check;
 use crate::full_install_state;
 use crate::machine_auth::MachineCaller;
 use crate::out_of_band;
+use crate::plan_approval_check;
 use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use common::format::untrusted_text_limits::truncate_with_mark;
 use control::ReportAcknowledgement;
 use control::api_types::InstallReport;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::allocation::ApprovedPlan;
 use model::machine_migration::{MigrationReport as Stands, MigrationSide};
@@ -27,7 +27,7 @@ use site::allocation_resolution::ResolvedAllocation;
 use site::snapshot::SiteSnapshot;
 use std::net::IpAddr;
 use std::sync::Arc;
-use store::token::TokenHash;
+use store::token_hash::TokenHash;
 use store::{AttemptStart, InstallState, MachineBoot, MigrationUpdate};
 
 const CERTIFICATE_BYTES: usize = 64 << 10;
@@ -297,7 +297,7 @@ pub(crate) async fn start_copy(
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, of.explain_missing_approval()));
     }
     check_source_has_looked(app, &of, boot).await?;
-    if let Err(why) = approval_check::check_compared(app, directory, id, allocation, said).await? {
+    if let Err(why) = plan_approval_check::check_compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
     let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {

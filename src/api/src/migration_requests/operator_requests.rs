@@ -7,7 +7,7 @@ use super::{ApprovedCertificates, Migration, MigrationEndpoint, MigrationEvent, 
 use crate::AppState;
 use crate::access::HIDDEN_MACHINE_TEXT;
 use crate::metal_api::{ApiRefusal, EditPermit, EditRequest};
-use crate::operator::OperatorAuth;
+use crate::operator_api::OperatorAuth;
 use crate::request_body::EVENT_BYTES;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use common::diagnostic;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
+use http_server::client_address::ClientAddress;
 use model::allocation::Allocation;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;

@@ -1,6 +1,6 @@
 //! Descriptions of runs, for the log and for operators.
 
-use super::decision::RunAction;
+use super::next_action::RunAction;
 use bmc::redfish::bios::{BiosState, SystemState};
 use common::format::untrusted_text_limits::sanitize_line;
 use model::deploy_steps::{OutOfBandStep, is_same_value};

@@ -118,12 +118,12 @@ async fn request_beyond_the_deadline_is_answered_with_503() {
 async fn one_idle_thread_is_enough_to_be_responsive() {
     let planner = PlannerPool::with_threads(2, JOB_TIMEOUT).unwrap();
     let now = planner.shared.elapsed_millis();
-    assert!(planner.shared.is_responsive_at(now + 10 * STUCK.as_millis() as u64));
+    assert!(planner.shared.is_responsive_at(now + 10 * STUCK_COMPUTATION_TIMEOUT.as_millis() as u64));
     for thread in &planner.shared.busy_since {
         thread.store(now, Ordering::Relaxed);
         let others = planner.shared.busy_since.iter().any(|thread| thread.load(Ordering::Relaxed) == 0);
-        assert!(planner.shared.is_responsive_at(now + STUCK.as_millis() as u64));
-        assert_eq!(planner.shared.is_responsive_at(now + STUCK.as_millis() as u64 + 1), others);
+        assert!(planner.shared.is_responsive_at(now + STUCK_COMPUTATION_TIMEOUT.as_millis() as u64));
+        assert_eq!(planner.shared.is_responsive_at(now + STUCK_COMPUTATION_TIMEOUT.as_millis() as u64 + 1), others);
     }
 }
 

@@ -4,7 +4,7 @@ use super::{MachineForecast, PredictedMachine};
 use common::error::{Error, Phase};
 use common::format::metal_api_rewording::reword_metal_phrases;
 use common::format::{format_count, replace_hidden};
-use model::device_name::identifiers::{comparable_serial, comparable_wwn};
+use model::disk_identifiers::{comparable_serial, comparable_wwn};
 use model::inventory::Inventory;
 use plan::request_from_allocation::preview::{PREVIEW_REMARK, PlannedDisk, PreviewPlan, PreviewRefusal, preview_plan};
 use plan::{ApprovalSummary, DiskVerdict, InstallMode};

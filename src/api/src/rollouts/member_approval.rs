@@ -3,8 +3,8 @@
 
 use crate::AppState;
 use crate::agent_api::wire_allocation::to_wire_allocation;
-use crate::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
-use crate::operator::reinstalls::ReinstallRequest;
+use crate::operator_api::reinstall_plan::{HypotheticalOrder, simulate_order};
+use crate::operator_api::reinstalls::ReinstallRequest;
 use crate::plan_input::{INPUT_NOT_READY, parse_registration};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
@@ -18,7 +18,7 @@ use plan::request_from_allocation::preview::preview_plan;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use site::allocation_resolution::{ResolvedAllocation, resolve_before_approval};
-use site::approved_inputs::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
+use site::approved_input_digests::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
 use site::operator_files::MachineSpec;
 use std::collections::BTreeSet;
 use store::{InstallState, StoredRegistration};

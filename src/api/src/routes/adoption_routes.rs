@@ -3,11 +3,11 @@
 use super::description::{ApiRoute, delete_route, post_route, put_route};
 use crate::json_schemas::{request_schema, response_schema};
 use crate::machine_adoption::{self, AdoptionRequest, RemovedAdoption};
-use crate::operator::{self, MachineSummary};
+use crate::operator_api::{self, MachineSummary};
 
 pub(super) fn adoption_routes() -> Vec<ApiRoute> {
     vec![
-        post_route("/v1/machine/{id}/adopt", operator::adopt_machine, "Record a machine as installed")
+        post_route("/v1/machine/{id}/adopt", operator_api::adopt_machine, "Record a machine as installed")
             .with_response(response_schema::<MachineSummary>),
         put_route(
             "/v1/machine/{id}/adopt",

@@ -4,7 +4,7 @@ use super::description::{ApiRoute, delete_route, get_route, post_route};
 use crate::json_schemas::{list_schema, request_schema, response_schema};
 use crate::machine_details::{self, ConsoleText, MachineDetails, StoredEvent};
 use crate::metal_api::machine_lock::{self, LockRequest};
-use crate::operator::MachineSummary;
+use crate::operator_api::MachineSummary;
 use store::HistoryEntry;
 
 pub(super) fn machine_detail_routes() -> Vec<ApiRoute> {

@@ -8,8 +8,8 @@ use site::loader::{SiteScan, scan_completely};
 use site::snapshot::SiteSnapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use store::documents::{DocumentBatch, DocumentContent, StoredDocument};
-use store::machine_removal::RemovedMachine;
+use store::machine_removal_protection::RemovedMachine;
+use store::operator_documents::{DocumentBatch, DocumentContent, StoredDocument};
 
 /// Text that ends a message about an invalid document if the previous version of this document remains in force.
 const IN_FORCE: &str = " (its last good version stays in force)";

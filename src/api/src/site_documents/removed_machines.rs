@@ -4,7 +4,7 @@
 use axum::http::StatusCode;
 use http_server::api_error::ApiError;
 use site::snapshot::SiteSnapshot;
-use store::machine_removal::{ProtectedMachine, RemovedMachine};
+use store::machine_removal_protection::{ProtectedMachine, RemovedMachine};
 
 /// Maximum number of machines that a message lists.
 const MAXIMUM_LISTED_MACHINES: usize = 20;

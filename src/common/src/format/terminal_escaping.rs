@@ -135,7 +135,7 @@ pub fn escape_message(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorded_output::{HOSTILE, first_hidden};
+    use crate::output_capture::{HOSTILE, first_hidden};
 
     #[test]
     fn escaped_text_contains_no_control_characters() {

@@ -1,7 +1,7 @@
 //! Names with control characters cannot forge the output of commands.
 
 use super::*;
-use crate::recorded_output::{HOSTILE, first_hidden, recorded};
+use crate::output_capture::{HOSTILE, first_hidden, recorded};
 
 #[test]
 fn json_with_hostile_text_is_escaped_and_unchanged() {

@@ -53,7 +53,7 @@ fn append_field_value(text: &mut String, value: &Value, indent: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorded_output::{HOSTILE, first_hidden};
+    use crate::output_capture::{HOSTILE, first_hidden};
     use serde_json::json;
 
     fn read_back(text: &str) -> Value {

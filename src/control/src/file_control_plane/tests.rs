@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use testing::http::{Request, ResponseBehavior, Server};
 
-const MACHINE: &str = "4c4c4544-0051-3010";
+const MACHINE_ID: &str = "4c4c4544-0051-3010";
 
 const QUICK: RetryPolicy = RetryPolicy {
     patience: Duration::from_millis(20),
@@ -99,7 +99,7 @@ fn control(file: &str, report: Option<&str>, keys: &[&Key]) -> FileControl {
     let verifier = (!keys.0.is_empty()).then(|| -> SignatureVerifier {
         Box::new(move |name, text, signature| keys.verify_signature(name, text, signature).map(drop))
     });
-    let control = FileControl::new(file, report, verifier, MACHINE, &Inventory::default()).unwrap();
+    let control = FileControl::new(file, report, verifier, MACHINE_ID, &Inventory::default()).unwrap();
     FileControl { patient: QUICK, brief: QUICK, ..control }
 }
 
@@ -121,11 +121,11 @@ const NOW: Duration = Duration::from_millis(1);
 fn allocation_file_is_awaited_and_must_remain_unchanged() {
     let ((web, url), key) = (Web::start(), Key::of(1));
     let control = control(&format!("{url}/m/{{uuid}}.json"), None, &[&key]);
-    let path = format!("/m/{MACHINE}.json");
+    let path = format!("/m/{MACHINE_ID}.json");
     assert!(!control.wait_for_allocation(NOW).unwrap());
-    web.put(&path, &document(MACHINE, ""), &key);
+    web.put(&path, &document(MACHINE_ID, ""), &key);
     assert!(!control.wait_for_allocation(NOW).unwrap() && !control.wait_for_allocation(NOW).unwrap());
-    let installation = document(&MACHINE.to_uppercase(), &allocated("a-1", ""));
+    let installation = document(&MACHINE_ID.to_uppercase(), &allocated("a-1", ""));
     web.put(&path, &installation, &key);
     assert!(control.wait_for_allocation(NOW).unwrap());
     let allocation = control.fetch_machine().unwrap().allocation.unwrap();
@@ -136,7 +136,7 @@ fn allocation_file_is_awaited_and_must_remain_unchanged() {
     let expected = [&nothing, &whole, &signature, &same, &whole, &signature, &same].map(String::as_str);
     assert_eq!(web.take_requests(), expected);
 
-    web.put(&path, &document(MACHINE, &allocated("a-22", "")), &key);
+    web.put(&path, &document(MACHINE_ID, &allocated("a-22", "")), &key);
     let error = control
         .announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
         .unwrap_err()
@@ -155,11 +155,11 @@ fn allocation_file_is_awaited_and_must_remain_unchanged() {
 #[test]
 fn unsigned_or_untrusted_files_are_refused() {
     let ((web, url), key, stranger) = (Web::start(), Key::of(1), Key::of(2));
-    let good = document(MACHINE, &allocated("a-1", ""));
+    let good = document(MACHINE_ID, &allocated("a-1", ""));
     web.put("/good", &good, &key);
     web.put("/strange", &good, &stranger);
     web.put("/changed", &good, &key);
-    web.files.lock().unwrap().insert("/changed".to_owned(), document(MACHINE, &allocated("a-2", "")));
+    web.files.lock().unwrap().insert("/changed".to_owned(), document(MACHINE_ID, &allocated("a-2", "")));
     web.put("/unsigned", &good, &key);
     web.remove("/unsigned.minisig");
     assert!(control(&format!("{url}/good"), None, &[&stranger, &key]).wait_for_allocation(NOW).unwrap());
@@ -181,17 +181,17 @@ fn foreign_files_and_unnumbered_reinstalls_are_refused() {
     let order = |id: &str| format!(r#", "reinstall": true, "order": {{"id": "{id}", "attempt": 1, "attempts": 1}}"#);
     for (text, why) in [
         (document("another", &allocated("a-1", "")), "is for machine another, but this is machine 4c4c4544-0051-3010"),
-        (document(MACHINE, &allocated("", "")), "lacks an allocationuuid"),
-        (document(MACHINE, &allocated("a-1", r#", "reinstall": true"#)), "requires an order"),
-        (document(MACHINE, &allocated("a-1", &order("o-1"))), "requires an order whose id is a number"),
-        (document(MACHINE, &allocated("a-1", &order("0"))), "requires an order whose id is a number"),
+        (document(MACHINE_ID, &allocated("", "")), "lacks an allocationuuid"),
+        (document(MACHINE_ID, &allocated("a-1", r#", "reinstall": true"#)), "requires an order"),
+        (document(MACHINE_ID, &allocated("a-1", &order("o-1"))), "requires an order whose id is a number"),
+        (document(MACHINE_ID, &allocated("a-1", &order("0"))), "requires an order whose id is a number"),
         ("{".to_owned(), "cannot be parsed"),
     ] {
         web.put("/file", &text, &key);
         let error = control(&format!("{url}/file"), None, &[&key]).wait_for_allocation(NOW).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
-    web.put("/file", &document(MACHINE, &allocated("a-1", &order("2"))), &key);
+    web.put("/file", &document(MACHINE_ID, &allocated("a-1", &order("2"))), &key);
     assert!(control(&format!("{url}/file"), None, &[&key]).wait_for_allocation(NOW).unwrap());
 }
 
@@ -201,10 +201,10 @@ fn unreachable_server_is_reported_and_local_path_read() {
     let error = control("http://127.0.0.1:9/file", None, &[&key]).wait_for_allocation(NOW).unwrap_err().to_string();
     assert!(error.contains("http://127.0.0.1:9/file: no answer"), "{error}");
     let pattern = directory.path().join("{uuid}.json");
-    let path = directory.path().join(format!("{MACHINE}.json"));
+    let path = directory.path().join(format!("{MACHINE_ID}.json"));
     let control = control(pattern.to_str().unwrap(), None, &[&key]);
     assert!(!control.wait_for_allocation(NOW).unwrap());
-    let text = document(MACHINE, &allocated("a-1", ""));
+    let text = document(MACHINE_ID, &allocated("a-1", ""));
     std::fs::write(&path, &text).unwrap();
     std::fs::write(path.with_extension("json.minisig"), key.sign(&text)).unwrap();
     assert!(control.wait_for_allocation(NOW).unwrap());
@@ -219,7 +219,7 @@ fn report_is_uploaded_once_and_failures_are_ignored() {
         control("/f", Some(&report), &[&key]).report_result(&ended()).unwrap(),
         ReportAcknowledgement::default()
     );
-    let path = format!("/reports/{MACHINE}");
+    let path = format!("/reports/{MACHINE_ID}");
     let put: InstallReport = serde_json::from_str(&web.files.lock().unwrap()[&path]).unwrap();
     assert_eq!(put, InstallReport::from(&ended()));
     assert_eq!(web.take_requests(), [format!("PUT {path} 201")]);
@@ -230,7 +230,7 @@ fn report_is_uploaded_once_and_failures_are_ignored() {
 /// A cache between the machine and the web server could still contain a file that the operator has removed.
 #[test]
 fn file_is_revalidated_before_the_first_write() {
-    let text = document(MACHINE, &allocated("a-1", ""));
+    let text = document(MACHINE_ID, &allocated("a-1", ""));
     let key = Key::of(1);
     let signature = key.sign(&text);
     let server = Server::start(Vec::new(), move |request| match request.path.ends_with(".minisig") {

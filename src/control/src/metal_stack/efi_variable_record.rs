@@ -5,7 +5,7 @@
 
 use common::error::{Context, Error, Phase, Result};
 use linux::efi::drophammer_variables;
-use model::recorded_disks::KnownDisk;
+use model::pool_machine_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

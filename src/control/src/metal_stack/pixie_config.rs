@@ -254,7 +254,7 @@ mod tests {
     use serde_json::json;
     use testing::http::Server;
 
-    const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
+    const MACHINE_ID: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
 
     fn v1() -> Value {
         json!({"debug": true, "address": "api:50051", "metal_api_url": "https://api/metal/", "pixie_api_url": "http://p",
@@ -270,14 +270,14 @@ mod tests {
 
     fn fetched(answers: &[(u16, &str)]) -> (Result<PixieConfig>, Vec<String>) {
         let server = Server::script(answers);
-        let config = fetch_config(&server.url("certs?x=1"), MACHINE, NO_RETRIES);
+        let config = fetch_config(&server.url("certs?x=1"), MACHINE_ID, NO_RETRIES);
         let paths = server.requests().iter().map(|request| request.path.clone()).collect();
         (config, paths)
     }
 
     #[test]
     fn reads_configurations_of_api_v1_and_v2() {
-        let own = format!("/config/{MACHINE}");
+        let own = format!("/config/{MACHINE_ID}");
         let (config, paths) = fetched(&[(200, &v2().to_string())]);
         let ApiCredentials::V2(V2Credentials { url, token, ca_cert, identity }) = config.ok().unwrap().api else {
             panic!("not v2")
@@ -333,7 +333,11 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
         assert!(
-            fetch_config("http://", MACHINE, NO_RETRIES).err().unwrap().to_string().contains("PIXIE_API_URL=http://")
+            fetch_config("http://", MACHINE_ID, NO_RETRIES)
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("PIXIE_API_URL=http://")
         );
     }
 
@@ -346,7 +350,7 @@ mod tests {
         };
         let half = json!({"client": {}}).to_string();
         let server = Server::script(&[(503, ""), (200, &half), (200, &v2().to_string())]);
-        assert!(fetch_config(&server.url("certs"), MACHINE, QUICK).is_ok());
+        assert!(fetch_config(&server.url("certs"), MACHINE_ID, QUICK).is_ok());
         assert_eq!(server.requests().len(), 3);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! metal-stack supports reinstalls, but does not count their attempts, so the machine counts them ([`reinstall_note`]).
 
+mod bmc_record_query;
 mod grpc;
-mod known_bmc;
 mod messages;
 mod protobuf_encoding;
 mod reinstall_attempts;

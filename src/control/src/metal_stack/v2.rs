@@ -1,10 +1,10 @@
 //! metal-stack's API v2: `metalstack.infra.v2.BootService`, over Connect with JSON.
 
 mod allocation;
+mod bmc_record_query;
 mod connect_rpc;
 mod json_encoding;
 mod keep_label;
-mod known_bmc;
 pub mod omitted_layout_values;
 #[cfg(test)]
 mod tests;

@@ -66,7 +66,7 @@ fn a_token_that_other_users_can_read_is_reported() {
     ] {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        let output = common::recorded_output::recorded(|| ClientConfig::read_file(&path));
+        let output = common::output_capture::recorded(|| ClientConfig::read_file(&path));
         assert_eq!(output.contains("chmod 600"), is_reported, "{text} {mode:o}: {output}");
     }
 }

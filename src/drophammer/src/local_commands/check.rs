@@ -2,7 +2,7 @@
 //! the same size and image.
 
 mod canonical_rewrite;
-mod documents;
+mod document_types;
 #[cfg(test)]
 mod malformed_file_tests;
 mod suggestions;
@@ -16,14 +16,14 @@ use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::format::metal_api_rewording::reword_metal_phrases;
 use common::output::{print_text, to_json};
-use documents::DocumentReport;
-pub(crate) use documents::DocumentType;
+use document_types::DocumentReport;
+pub(crate) use document_types::DocumentType;
 use model::inventory::Nic;
 use model::layout::layout_set::{DuplicateLayout, LayoutCollision, LayoutSet};
 use model::layout::{self, ParsedLayout};
 use serde::Serialize;
 use serde_json::json;
-use site::os_definitions::is_definition_folder;
+use site::ganeti_os_definitions::is_definition_folder;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

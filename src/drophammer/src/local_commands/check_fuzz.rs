@@ -5,7 +5,7 @@ use fastrand::Rng;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 
 const VALID: &str = include_str!("../../../../testdata/layouts/default.yaml");
 

@@ -76,7 +76,7 @@ fn collect_inventory(options: &FromMachineOptions, of: &ServerOptions) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use common::recorded_output::recorded;
+    use common::output_capture::recorded;
 
     /// Returns the output and the outcome, which determines the exit status.
     fn run(machine: &str) -> (String, CommandOutcome) {

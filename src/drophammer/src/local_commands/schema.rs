@@ -1,14 +1,14 @@
 //! `drophammer schema`: prints the JSON Schema (draft 2020-12) of files that operators write, for completion and checks
 //! in editors.
 //!
-//! Fields, types and descriptions are derived from the Rust types. [`rules`] adds restrictions of the format, and
-//! accepted alternative spellings.
+//! Fields, types and descriptions are derived from the Rust types. [`layout_rules`] adds restrictions of the format,
+//! and accepted alternative spellings.
 
 mod deploy_template;
 mod image;
+mod layout_rules;
 mod machine;
 mod manifest;
-mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -67,12 +67,12 @@ pub(crate) fn generate_schema(document: SchemaDocument) -> Value {
     let mut schema = schema.to_value();
     remove_nonstandard_formats(&mut schema);
     if document == SchemaDocument::Layout {
-        rules::add_layout_rules(&mut schema);
+        layout_rules::add_layout_rules(&mut schema);
     } else if let Some(layout) = schema.pointer_mut("/$defs/Layout") {
-        rules::add_layout_rules(layout);
+        layout_rules::add_layout_rules(layout);
     }
     if let Some(definitions) = schema.get_mut("$defs").and_then(Value::as_object_mut) {
-        rules::add_definition_rules(definitions);
+        layout_rules::add_definition_rules(definitions);
     }
     schema
 }

@@ -2,7 +2,7 @@
 
 use super::site_files::{ListSiteOptions, list_site_files};
 use super::site_plan::{self, RackCommand, SitePlanArgs};
-use crate::server_commands::documents::{ApplyOptions, ExportOptions, run_apply, run_export};
+use crate::server_commands::apply_and_export::{ApplyOptions, ExportOptions, run_apply, run_export};
 use clap::{Args, Parser, Subcommand};
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};

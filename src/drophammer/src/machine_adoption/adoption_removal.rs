@@ -2,7 +2,7 @@
 
 use super::marker_storage::MarkerStorage;
 use super::registration::remove_registration;
-use super::{AdoptionHost, MachineAdoptionOptions, confirmation, require_privileges};
+use super::{AdoptionHost, MachineAdoptionOptions, machine_name_confirmation, require_privileges};
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::output::{print_text, to_json};
@@ -16,7 +16,7 @@ pub(crate) fn remove_adoption(options: &MachineAdoptionOptions, host: &AdoptionH
     let storage = MarkerStorage::new(&host.root);
     let record = storage.read_record()?;
     storage.check_marker(&record)?;
-    confirmation::confirm_name(&record.name, options.yes.as_deref(), host.is_interactive)?;
+    machine_name_confirmation::confirm_name(&record.name, options.yes.as_deref(), host.is_interactive)?;
     if record.server.is_some() {
         remove_registration(options, &record)?;
     }

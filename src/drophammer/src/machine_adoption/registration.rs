@@ -5,7 +5,7 @@ use super::foreign_system::ForeignSystem;
 use super::{MachineAdoptionOptions, refuse};
 use crate::server_commands::{OperatorClient, OperatorResponse, ServerOptions};
 use api::machine_adoption::{AdoptionRequest, RemovedAdoption};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::encoding::percent_encode;
 use common::error::Result;
 use common::output::print_note;

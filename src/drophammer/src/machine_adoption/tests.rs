@@ -3,8 +3,8 @@
 mod erased_contents;
 
 use super::*;
-use api::operator::MachineSummary;
-use common::recorded_output::recorded;
+use api::operator_api::MachineSummary;
+use common::output_capture::recorded;
 use model::allocation::AssignedMachine;
 use serde_json::{Value, json};
 use std::fs;

@@ -138,7 +138,7 @@ fn documents_preserve_the_order_of_the_server() {
 #[test]
 fn objects_are_shown_by_name() {
     let shown =
-        |name: &str, format| common::recorded_output::recorded(|| print_object(&racks(), &objects(), name, format));
+        |name: &str, format| common::output_capture::recorded(|| print_object(&racks(), &objects(), name, format));
     assert_eq!(shown("rack2", ShowFormat::Yaml), "bytes: 1000\nname: rack2\nphase: installed\n");
     assert!(shown("rack2", ShowFormat::Json).starts_with("{\n  \"bytes\": 1000,"));
     let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks (DH-100)\n";
@@ -163,7 +163,7 @@ fn quiet_and_json_select_a_format() {
 #[test]
 fn watched_list_is_reprinted_only_after_changes() {
     let round = Cell::new(0);
-    let output = common::recorded_output::recorded(|| {
+    let output = common::output_capture::recorded(|| {
         watch_list(Duration::ZERO, || {
             round.set(round.get() + 1);
             match round.get() {

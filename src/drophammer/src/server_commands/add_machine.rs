@@ -2,7 +2,7 @@
 
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
 use ::api::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use clap::Args;
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};

@@ -4,7 +4,7 @@ use super::add_machine::read_keys;
 use super::machine_list::name_or_id;
 use super::per_machine_requests::send_for_each;
 use super::{OperatorClient, find_machine, print_json, print_refusal};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use clap::Args;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;

@@ -2,8 +2,8 @@
 
 use super::ServerOptions;
 use super::connection::{ServerConnection, select_connection};
-use super::server_messages;
-use ::api::operator::MachineSummary;
+use super::message_rewording;
+use ::api::operator_api::MachineSummary;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;
@@ -178,7 +178,7 @@ impl OperatorClient {
     /// Returns the server's message in the product's own wording. If the message contains ids of machines, requests
     /// their names.
     fn reword_refusal(&self, said: &str) -> String {
-        let machines = match server_messages::contains_ids(said) {
+        let machines = match message_rewording::contains_ids(said) {
             false => Vec::new(),
             true => match self.send_json::<Vec<MachineSummary>>(self.request(Method::GET, "/v1/machines")) {
                 Ok(OperatorResponse::Good(machines)) => machines,
@@ -186,7 +186,7 @@ impl OperatorClient {
                 _ => Vec::new(),
             },
         };
-        server_messages::reword_message(said, |id| {
+        message_rewording::reword_message(said, |id| {
             let named = machines.iter().find(|machine| machine.id == id && !machine.name.is_empty());
             named.map_or_else(|| id.to_owned(), |machine| machine.name.clone())
         })

@@ -1,17 +1,17 @@
 //! `drophammer audit`: prints the audit log of a server.
 
 use super::machine_list::machine_name;
-use super::options::ServerOptions;
-use super::server_messages::reword_message;
+use super::message_rewording::reword_message;
+use super::subcommand_options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list_part};
 use ::api::audit_log::{AuditChange, AuditEntry, PAGE};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::Result;
-use common::format::machine_id_substitution::replace_machine_ids;
+use common::format::machine_name_substitution::replace_machine_ids;
 use common::format::{format_count, join_few};
 use common::output::{is_output_closed, print_note};
 use reqwest::Method;

@@ -3,7 +3,7 @@
 
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
 use api::boot_digest::BootDigestResponse;
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::output::print_text;

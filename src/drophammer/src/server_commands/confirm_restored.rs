@@ -1,9 +1,9 @@
 //! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
 
-use super::options::ConfirmOptions;
 use super::per_machine_requests::send_for_each;
+use super::subcommand_options::ConfirmOptions;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format::terminal_escaping::escape_line;
@@ -62,7 +62,7 @@ fn describe_next(machine: &MachineSummary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::operator::ReinstallOrder;
+    use api::operator_api::ReinstallOrder;
 
     #[test]
     fn next_step_of_a_confirmed_machine_is_printed() {

@@ -176,7 +176,7 @@ fn context_columns() -> ObjectList<'static, ContextSummary> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use common::recorded_output::recorded;
+    use common::output_capture::recorded;
 
     #[test]
     fn a_variable_that_overrides_the_current_context_is_named() {

@@ -2,7 +2,7 @@
 
 use super::per_machine_requests::send_for_each;
 use super::{OperatorClient, print_json};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format::terminal_escaping::escape_line;

@@ -1,7 +1,7 @@
 //! `drophammer image list`, `image show`, `image apply`, `image modify` and `image delete`: the images of a server.
 
-use super::options::ServerOptions;
-use super::stored_documents::DocumentEndpoint;
+use super::document_endpoint::DocumentEndpoint;
+use super::subcommand_options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::check::DocumentType;
 use crate::local_commands::read_text;

@@ -1,7 +1,7 @@
 //! `drophammer layout`: the layouts of a server.
 
-use super::options::{LayoutCommand, LayoutOptions};
-use super::stored_documents::DocumentEndpoint;
+use super::document_endpoint::DocumentEndpoint;
+use super::subcommand_options::{LayoutCommand, LayoutOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::layout_from_machine::run_from_machine;
 use crate::local_commands::{check_layout_text, read_text};

@@ -1,10 +1,10 @@
 //! `drophammer machine lock` and `machine unlock`: lock and unlock machines in their machine files.
 
-use super::options::{LockOptions, NamedMachinesOptions};
 use super::per_machine_requests::send_for_each;
+use super::subcommand_options::{LockOptions, NamedMachinesOptions};
 use super::{OperatorClient, print_json};
 use ::api::metal_api::machine_lock::LockRequest;
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format::terminal_escaping::escape_line;
@@ -73,7 +73,7 @@ fn describe_lock(before: &MachineSummary, now: &MachineSummary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::api::operator::ReinstallOrder;
+    use ::api::operator_api::ReinstallOrder;
     use serde_json::json;
 
     #[test]

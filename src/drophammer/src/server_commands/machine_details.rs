@@ -6,7 +6,7 @@ mod sections;
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
 use crate::object_list::{RecordOptions, print_value};
 use ::api::machine_details::{ConsoleText, MachineDetails};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use clap::Args;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;

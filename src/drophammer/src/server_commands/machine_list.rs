@@ -5,7 +5,7 @@ use super::watched_output::{WatchOptions, watch_responses};
 use super::{OperatorClient, OperatorResponse, server_problems};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, format_for_terminal, print_list};
 use ::api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
-use ::api::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
+use ::api::operator_api::{MachineSummary, ReinstallOrder, WaitingMarker};
 use ::api::out_of_band::progress::OutOfBandProgress;
 use clap::Args;
 use common::command_outcome::CommandOutcome;

@@ -10,8 +10,8 @@ use crate::local_commands::plan::{
     MissingPlan, PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible,
 };
 use crate::local_commands::plan_templates::NamedTemplates;
-use api::operator::MachineSummary;
-use api::operator::reinstalls::ReinstallRequest;
+use api::operator_api::MachineSummary;
+use api::operator_api::reinstalls::ReinstallRequest;
 use api::plan_input::{PlanInput, RegisteredInventory};
 use common::command_outcome::CommandOutcome;
 use common::diagnostic;

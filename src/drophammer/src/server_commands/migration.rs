@@ -2,12 +2,12 @@
 //! of another machine.
 
 use super::machine_list::machine_name;
-use super::options::MoveOptions;
+use super::subcommand_options::MoveOptions;
 use super::{OperatorClient, OperatorResponse, find_machine, power, print_json, print_refusal};
 use api::migration_requests::MigrationState;
 use api::migration_requests::certificate_approval::{CertificateShown, CertificateTrust};
 use api::migration_requests::operator_requests::{CertificateApproval, MigrationRequest, MigrationView};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format;

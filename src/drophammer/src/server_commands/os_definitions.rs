@@ -1,6 +1,6 @@
 //! `drophammer os`: the OS definitions of a server.
 
-use super::options::{ParameterOptions, ServerOptions};
+use super::subcommand_options::{ParameterOptions, ServerOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, RecordOptions, print_list, print_value};
 use api::metal_api::os_definitions::{OsDefinitionResponse, OsMachineResponse};
@@ -12,7 +12,7 @@ use common::error::Result;
 use common::format::terminal_escaping::TextStyle;
 use common::format::{format_columns, replace_hidden};
 use common::output::print_text;
-use model::os_definition::{parse_changes, split_changes};
+use model::ganeti_os_definition::{parse_changes, split_changes};
 use reqwest::Method;
 
 #[derive(Debug, Args)]

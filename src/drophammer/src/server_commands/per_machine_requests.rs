@@ -2,7 +2,7 @@
 
 use super::machine_list::name_or_id;
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::output::print_text;

@@ -3,8 +3,8 @@
 use super::machine_list::name_or_id;
 use super::{OperatorClient, OperatorResponse, find_machine};
 use crate::local_commands::saved_plan::SavedPlan;
-use ::api::operator::MachineSummary;
-use ::api::operator::reinstalls::ReinstallRequest;
+use ::api::operator_api::MachineSummary;
+use ::api::operator_api::reinstalls::ReinstallRequest;
 use ::api::plan_input::PlanInput;
 use ::api::rack_plan::PLANNED_ORDER;
 use common::encoding::percent_encode;

@@ -1,9 +1,9 @@
 //! `drophammer machine power`: performs a power action on a machine, or prints its power state, through the server or
 //! directly through the machine's management controller.
 
-use super::options::{ControllerOptions, PowerOptions};
+use super::subcommand_options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use api::power::{PowerRequest, PowerStateResponse};
 use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, read_power_state, switch_power};
 use common::command_outcome::{CommandOutcome, report_refusal};

@@ -1,14 +1,14 @@
 //! `drophammer machine reinstall`: orders or cancels a reinstall, and prints the next steps.
 
-use super::order_options::ReinstallOrderOptions;
+use super::reinstall_options::ReinstallOrderOptions;
 use super::rollout_confirmation::OrderedMachines;
 use super::{
     OperatorClient, OperatorResponse, boot_digest, find_machine, planned_reinstall, power, print_json, print_refusal,
     rollouts,
 };
-use ::api::operator::MachineSummary;
-use ::api::operator::order_log::describe_replaced_order;
-use ::api::operator::reinstalls::ReinstallRequest;
+use ::api::operator_api::MachineSummary;
+use ::api::operator_api::order_descriptions::describe_replaced_order;
+use ::api::operator_api::reinstalls::ReinstallRequest;
 use ::api::rollouts::PLAN_REFUSED;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;

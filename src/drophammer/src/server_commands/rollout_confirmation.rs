@@ -2,8 +2,8 @@
 
 use super::machine_list::name_or_id;
 use crate::confirmation::read_confirmation;
-use ::api::operator::MachineSummary;
-use ::api::operator::reinstalls::ReinstallRequest;
+use ::api::operator_api::MachineSummary;
+use ::api::operator_api::reinstalls::ReinstallRequest;
 use common::error::Result;
 use common::format::{format_count, join_few};
 use std::collections::BTreeSet;

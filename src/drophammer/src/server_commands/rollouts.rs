@@ -1,9 +1,9 @@
 //! `drophammer rollout`, and `drophammer machine reinstall` for several machines.
 
 use super::machine_list::machine_columns;
-use super::options::ServerOptions;
-use super::order_options::{ReinstallOrderOptions, RolloutLimitOptions};
+use super::reinstall_options::{ReinstallOrderOptions, RolloutLimitOptions};
 use super::rollout_confirmation::OrderedMachines;
+use super::subcommand_options::ServerOptions;
 use super::watched_output::{WatchOptions, watch_responses};
 use super::{OperatorClient, OperatorResponse, find_machine, planned_reinstall, print_refusal};
 use crate::object_list::{
@@ -11,8 +11,8 @@ use crate::object_list::{
     print_value, select_objects,
 };
 use crate::terminal_output::table_width;
-use ::api::operator::MachineSummary;
-use ::api::operator::reinstalls::ReinstallRequest;
+use ::api::operator_api::MachineSummary;
+use ::api::operator_api::reinstalls::ReinstallRequest;
 use ::api::rollouts::{MemberView, RolloutCounts, RolloutRequest, RolloutState, RolloutView};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};

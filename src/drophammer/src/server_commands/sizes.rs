@@ -1,7 +1,7 @@
 //! `drophammer size`: the sizes of a server.
 
-use super::options::ServerOptions;
-use super::stored_documents::DocumentEndpoint;
+use super::document_endpoint::DocumentEndpoint;
+use super::subcommand_options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, print_refusal};
 use crate::local_commands::check::DocumentType;
 use crate::local_commands::read_text;

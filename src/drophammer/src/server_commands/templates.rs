@@ -1,6 +1,6 @@
 //! `drophammer template`: the deploy templates of a server.
 
-use super::options::ServerOptions;
+use super::subcommand_options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::check::DocumentType;
 use crate::local_commands::read_text;

@@ -2,7 +2,7 @@ use super::machine_list::machine_columns;
 use super::reinstall::{describe_next_steps, explain_missing_allocation};
 use super::*;
 use crate::object_list::{ListOptions, format_for_terminal, format_wide};
-use ::api::operator::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
+use ::api::operator_api::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
 use model::install_report::{EventName, ProgressEvent};
 use serde_json::json;
 use site::effective_allocation::{AllocationDifference, DifferenceEffect};

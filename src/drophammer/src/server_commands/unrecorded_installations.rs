@@ -1,10 +1,10 @@
 //! `drophammer machine adopt`: lists machines whose install markers describe installations without a record on the
 //! server, and records the installations that the operator accepts.
 
-use super::options::AdoptOptions;
 use super::per_machine_requests::send_for_each;
+use super::subcommand_options::AdoptOptions;
 use super::{OperatorClient, print_json};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format;
@@ -75,7 +75,7 @@ fn format_waiting(waiting: &[&MachineSummary]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::operator::WaitingMarker;
+    use api::operator_api::WaitingMarker;
 
     #[test]
     fn waiting_machines_are_listed_with_the_adopt_command() {

@@ -1,8 +1,8 @@
 //! `drophammer user` and `drophammer whoami`: manage the users of a server, with their roles, projects and tokens.
 
-mod user_record;
+mod user_details;
 
-use super::options::ServerOptions;
+use super::subcommand_options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{
     ListColumn, ListOptions, ObjectList, RecordOptions, SingleObjectOptions, print_list, print_single_object,
@@ -200,7 +200,7 @@ pub fn run_user_command(options: &UserOptions) -> Result<CommandOutcome> {
             match server.send_json::<UserDetails>(server.request(Method::GET, &at(name)))? {
                 OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
                 OperatorResponse::Good(user) => {
-                    print_value(&user, format.show_format(json)?, user_record::format_user_details)
+                    print_value(&user, format.show_format(json)?, user_details::format_user_details)
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! `drophammer volume`: manages the Kubernetes volumes of machines.
 
 use super::machine_list::machine_name;
-use super::options::{VolumeCommand, VolumeOptions};
+use super::subcommand_options::{VolumeCommand, VolumeOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_refusal};
 use crate::local_commands::read_text;
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object};
 use api::metal_api::volumes::{VolumeResponse, VolumeState};
-use api::operator::MachineSummary;
+use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::format::format_bytes;

@@ -38,7 +38,7 @@ async fn start_limited(
 ) -> (SocketAddr, CapturedLog) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, heard) = (listener.local_addr().unwrap(), CapturedLog::default());
-    let watch = StatusLog::json_into(heard.clone());
+    let watch = ServerLog::json_into(heard.clone());
     tokio::spawn(async move {
         let (front, running) = (RoutedListener { listener, router, tls }, GracefulShutdown::new());
         let (rate_limited_log, health) = (RateLimitedLog::new(watch.clone()), ServerHealth::default());

@@ -1,6 +1,6 @@
 //! Output formats of the log: JSON, plain lines, or redrawn lines on a terminal.
 
-use super::progress_lines::MachineBars;
+use super::progress_bars::MachineBars;
 use super::{AnsweredRequest, LogLine, LogMessage, MachineNames, MachineOrigin};
 use common::format::terminal_escaping::{TextStyle, escape_json, escape_line, render_styles};
 use common::format::{self, replace_hidden, untrusted_text_limits};

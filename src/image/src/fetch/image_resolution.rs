@@ -148,8 +148,8 @@ fn with_mirrors(mut reached: ResolvedImage, urls: &[&String], index: usize) -> R
 
 #[cfg(test)]
 mod tests {
+    use super::super::image_source::parse_given_digest;
     use super::super::sidecar_verification::SignatureKeys;
-    use super::super::source::parse_given_digest;
     use super::*;
     use crate::testing::pace;
     use linux::http;

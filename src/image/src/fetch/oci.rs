@@ -4,13 +4,13 @@
 mod manifest;
 mod reference;
 mod registry;
+mod registry_authentication;
 mod signature;
 #[cfg(test)]
 mod tests;
-mod token;
 
 pub(crate) use reference::ImageReference;
-pub(crate) use token::renew_authorization;
+pub(crate) use registry_authentication::renew_authorization;
 
 use super::retry::FetchRetryPolicy;
 use super::{ImagePart, ImageSource, ResolvedImage};

@@ -2,9 +2,9 @@
 //! the signature is verified before the first byte of the image is fetched.
 
 use super::chunk_manifest::ImageManifest;
-use super::key::SignatureKey;
 use super::minisign::MinisignSignature;
-use super::signed_name::{self, MinimumVersions};
+use super::signature_key::SignatureKey;
+use super::signed_image_id::{self, MinimumVersions};
 use super::{cosign, minisign};
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Context, Error, Phase, Result};
@@ -175,8 +175,8 @@ pub(crate) fn verify_documents(
         let wrong = |why: String| reject(format!("{url}: {why}"));
         let verified = read_document(suffix, &text, image).map_err(wrong)?;
         let in_manifest = verified.manifest.as_ref().and_then(|manifest| manifest.image.as_deref());
-        let name = in_manifest.or_else(|| signed_name::id_in_comment(&signature.comment)).map(str::to_owned);
-        signed_name::check_signed_name(name.as_deref(), image.id, image.minimum).map_err(wrong)?;
+        let name = in_manifest.or_else(|| signed_image_id::id_in_comment(&signature.comment)).map(str::to_owned);
+        signed_image_id::check_signed_name(name.as_deref(), image.id, image.minimum).map_err(wrong)?;
         return Ok(Some(VerifiedDocument { signed_by: Some(signature.key.to_string()), signed_as: name, ..verified }));
     }
     let (ids, name) = (keys.list_ids(), url_file_name(image.url));

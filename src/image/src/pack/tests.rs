@@ -11,8 +11,8 @@ use std::process;
 use tempfile::TempDir;
 use testing::http::{ResponseBehavior, Server};
 
-mod any_tree;
-mod signed;
+mod arbitrary_trees;
+mod signed_images;
 mod tool_interoperability;
 
 const TRUSTED_KEYS_DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/trust");

@@ -1,8 +1,8 @@
 //! Packs a directory as a tar, depth first. The names in each directory are sorted by their bytes, so that the result
 //! does not depend on the order in which the filesystem lists the names.
 
-use super::member::{PackedKind, PackedMember};
 use super::seekable_zstd::FrameWriter;
+use super::tar_member::{PackedKind, PackedMember};
 use common::error::{Context, Error, Phase, Result};
 use std::collections::HashMap;
 use std::ffi::OsString;

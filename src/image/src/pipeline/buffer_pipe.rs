@@ -5,9 +5,9 @@
 //! Several stages can hold parts of the chunk without a copy. When the last part is dropped, the buffer returns to the
 //! pool.
 //!
-//! The buffers are in private memory, or in memory shared with another process (`shm`).
+//! The buffers are in private memory, or in memory shared with another process (`shared_memory`).
 
-use super::shm::SharedSpan;
+use super::shared_memory::SharedSpan;
 use super::stage_clock::StageClock;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};

@@ -4,8 +4,8 @@ use super::buffer_pipe::{BufferPool, PipeReceiver, PipeSender, ReceiverGone, Wri
 use super::decode::PayloadKind;
 use super::digest::{Digest, DigestReader};
 use super::pipe_reader::PipelineReader;
-use super::spool::{HoldFile, hold_until_verified};
 use super::stage_clock::{StageClock, StageClocks};
+use super::verification_spool::{HoldFile, hold_until_verified};
 use super::worker_client::{DecodeWorker, WorkerConnection};
 use super::{BUFFER_BYTES, BUFFERS};
 use common::sync::lock_mutex;

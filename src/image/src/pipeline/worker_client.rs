@@ -16,14 +16,14 @@ use super::buffer_pipe::{
     UNEXPECTED_END,
 };
 use super::decode::PayloadKind;
-use super::lent_buffers::LentBuffers;
-use super::shm::{SharedRegion, SharedSpan, create_memory, seal_writes};
+use super::peer_held_buffers::PeerHeldBuffers;
+use super::shared_memory::{SharedRegion, SharedSpan, create_memory, seal_writes};
 use super::stage_clock::StageClocks;
 use super::worker_protocol::{PACKET_BYTES, WorkerEvent, WorkerRequest, WorkerSocket};
 use super::{BUFFER_BYTES, BUFFERS, PLAIN_BUFFER_BYTES, PLAIN_BUFFERS};
 use common::format::replace_hidden;
 use common::sync::lock_mutex;
-use linux::process::worker::{WorkerJob, WorkerProcess};
+use linux::process::worker_process::{WorkerJob, WorkerProcess};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
@@ -50,7 +50,7 @@ pub(crate) struct DecodeWorker {
     packed: SharedSpan,
     plain: SharedSpan,
     pool: BufferPool,
-    lent: Arc<LentBuffers>,
+    lent: Arc<PeerHeldBuffers>,
     /// Error of the download, if the download has failed.
     broken: SharedDownloadError,
     stages: StageClocks,
@@ -117,7 +117,7 @@ impl DecodeWorker {
         let plain_span = SharedSpan::map(&plain_file, SharedRegion::Plain, PLAIN_BYTES, false)?;
         let (returned, returns) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
         wire.send_with(&[plain.number()], &[packed_file.as_fd(), plain_file.as_fd(), returns.as_fd()])?;
-        let lent = Arc::<LentBuffers>::default();
+        let lent = Arc::<PeerHeldBuffers>::default();
         let held = lent.clone();
         thread::spawn(move || release_returned(File::from(returned), &held));
         Ok(DecodeWorker {
@@ -253,7 +253,7 @@ fn warn_without_landlock() {
 /// a wake-up for each buffer.
 struct WorkerSink {
     line: WorkerConnection,
-    lent: Arc<LentBuffers>,
+    lent: Arc<PeerHeldBuffers>,
     broken: SharedDownloadError,
     /// Whether the end of the image, or an error, was sent.
     is_whole: Cell<bool>,
@@ -300,7 +300,7 @@ fn packed_request(chunk: &BufferChunk) -> Option<((SharedRegion, usize), WorkerR
 }
 
 /// Releases the buffers that the worker reports as read, until the worker closes the pipe.
-fn release_returned(mut returned: File, lent: &LentBuffers) {
+fn release_returned(mut returned: File, lent: &PeerHeldBuffers) {
     let mut at = [0; 4];
     while returned.read_exact(&mut at).is_ok() {
         lent.release((SharedRegion::Packed, u32::from_le_bytes(at) as usize));

@@ -2,9 +2,9 @@
 
 use super::buffer_pipe::{BufferChunk, BufferMemory, BufferOwner, BufferPool, PipeSender, create_pipe};
 use super::decode::{self, PayloadKind, RefusePayload};
-use super::lent_buffers::LentBuffers;
+use super::peer_held_buffers::PeerHeldBuffers;
 use super::pipe_reader::PipelineReader;
-use super::shm::{SharedRegion, SharedSpan};
+use super::shared_memory::{SharedRegion, SharedSpan};
 use super::stage_clock::{StageClock, StageClocks};
 use super::worker_client::{PACKED_BYTES, PLAIN_BYTES, SOURCE};
 use super::worker_protocol::{INLINE, PACKET_BYTES, WorkerEvent, WorkerRequest, WorkerSocket};
@@ -47,7 +47,7 @@ pub(crate) struct WorkerStart {
     packed: SharedSpan,
     pool: BufferPool,
     returned: Arc<ReturnPipe>,
-    lent: Arc<LentBuffers>,
+    lent: Arc<PeerHeldBuffers>,
 }
 
 impl WorkerStart {
@@ -141,7 +141,7 @@ fn receive_packets(
     source: PipeSender,
     packed: &SharedSpan,
     returned: &Arc<ReturnPipe>,
-    lent: &LentBuffers,
+    lent: &PeerHeldBuffers,
     tell: &mpsc::Sender<[u64; 2]>,
     stages: &StageClocks,
 ) {
@@ -186,7 +186,7 @@ impl BufferOwner for ReturnPipe {
 /// Sender of packets to the agent.
 pub(crate) struct PacketSender {
     wire: Arc<WorkerSocket>,
-    lent: Arc<LentBuffers>,
+    lent: Arc<PeerHeldBuffers>,
     /// Region and offset of the buffer to which the last event referred.
     last: Option<(SharedRegion, usize)>,
     packet: Vec<u8>,

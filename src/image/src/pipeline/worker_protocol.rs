@@ -1,7 +1,7 @@
 //! Protocol between the agent and its worker: packets over a Unix socket of type SOCK_SEQPACKET, which preserves packet
 //! boundaries.
 
-use super::shm::SharedRegion;
+use super::shared_memory::SharedRegion;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, recv, recvmsg, send,

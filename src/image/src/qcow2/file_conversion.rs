@@ -1,6 +1,6 @@
 //! Converts a qcow2 in a file, whose clusters may be in any order.
 
-use super::convert::{self, ClusterSource, DiskSink};
+use super::cluster_conversion::{self, ClusterSource, DiskSink};
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
 use super::sink::WriterSink;
 use super::truncated_error;
@@ -21,7 +21,7 @@ pub(crate) fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
     let mut head = [0; HEADER_BYTES];
     let got = read_at(file, 0, &mut head)?;
     let mut lying = FileClusters { file, header: Qcow2Header::parse(&head[..got])? };
-    convert::convert_clusters(&mut lying, &mut WriterSink::new(to))
+    cluster_conversion::convert_clusters(&mut lying, &mut WriterSink::new(to))
 }
 
 /// Reads bytes at an offset until the buffer is full or the file ends. Returns the number of bytes read.

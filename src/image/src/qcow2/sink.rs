@@ -1,6 +1,6 @@
 //! Receivers of the raw disk image that is converted from a qcow2.
 
-use super::convert::DiskSink;
+use super::cluster_conversion::DiskSink;
 use crate::pipeline::{BufferChunk, BufferPool, StageClock, WorkerOutput, WritableBuffer};
 use std::io::{self, Write};
 

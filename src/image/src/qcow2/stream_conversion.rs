@@ -3,7 +3,7 @@
 //! for example a cluster whose end contains compressed data of later disk clusters. An image to which a running machine
 //! has written is not in this order, and is rejected.
 
-use super::convert::{ClusterSource, DiskSink};
+use super::cluster_conversion::{ClusterSource, DiskSink};
 use super::header::{ClusterLocation, HEADER_BYTES, Qcow2Header, table_entries};
 use super::{invalid_image, truncated_error};
 use std::collections::{BTreeMap, VecDeque};

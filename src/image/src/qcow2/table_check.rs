@@ -4,7 +4,7 @@
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
 use super::sink::NullSink;
 use super::stream_conversion::{SequentialFile, StreamClusters};
-use super::{convert, invalid_image};
+use super::{cluster_conversion, invalid_image};
 use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -73,7 +73,7 @@ pub fn check_tables(mut stream: PipelineReader) -> io::Result<()> {
     let (header, places) = table_offsets(&head)?;
     let known = PartialFile { head, at: 0, tables: places.into(), cluster_bytes: header.cluster_bytes(), stream };
     let mut arriving = StreamClusters::open_stream(known)?;
-    convert::convert_clusters(&mut arriving, &mut NullSink(vec![0; header.cluster_bytes()]))
+    cluster_conversion::convert_clusters(&mut arriving, &mut NullSink(vec![0; header.cluster_bytes()]))
 }
 
 /// Beginning and tables of a file; its other parts are unknown. Reads outside of the known parts return zeros, even

@@ -11,9 +11,9 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 
-mod structure;
+mod fuzz_structure;
 
 /// Sink that computes the digest of the data, and fails after `most` bytes.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Checks for duplicate UUIDs of a raw image. All disks to which the same image is written have the same UUIDs. If
 //! another disk with the same image is still attached, a mount by UUID may find the wrong disk.
 
-use super::detect::rejection;
+use super::disk_image_detection::rejection;
 use model::device_name::DevicePath;
 use model::inventory::DiskTable;
 use std::collections::BTreeMap;

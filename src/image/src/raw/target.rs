@@ -1,6 +1,6 @@
 //! Disk to which a raw image is written, bypassing the page cache.
 
-use super::write::{BUFFER_BYTES, ZEROS_BYTES};
+use super::disk_writer::{BUFFER_BYTES, ZEROS_BYTES};
 use common::error::{Context, Phase, Result};
 use linux::storage::aligned_buffer::AlignedBuffer;
 use linux::storage::block_device;

@@ -1,8 +1,8 @@
 //! ACLs of members. ACLs in text form are converted to the extended attributes of the kernel. ACLs that a new file
 //! inherits from the default ACL of its directory are removed, because the image does not contain them.
 
-use super::member::MemberAttributes;
 use super::pax::PaxRecords;
+use super::tar_member::MemberAttributes;
 use nix::errno::Errno;
 use std::ffi::OsStr;
 use std::io;

@@ -1,7 +1,7 @@
 //! Sets owner, xattrs, mode and mtime of a new file, in an order in which no step undoes an earlier one.
 
-use super::dirfd::RootEntry;
-use super::member::MemberAttributes;
+use super::root_entry::RootEntry;
+use super::tar_member::MemberAttributes;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FchmodatFlags, Mode, UtimensatFlags, fchmod, fchmodat, fstat, futimens, utimensat};

@@ -2,8 +2,8 @@
 //! file already has the maximum number of links.
 
 use super::attributes::{is_fat, set_by_name, set_on_file};
-use super::dirfd::RootEntry;
-use super::member::MemberAttributes;
+use super::root_entry::RootEntry;
+use super::tar_member::MemberAttributes;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag};

@@ -3,8 +3,8 @@
 //! The stream consists of frames. Each frame consists of a type, a length, and as many bytes as the length specifies.
 //! Frames are untrusted. The decoder accepts only members that a tar could contain.
 
-use super::member::{MemberAttributes, MemberKind, TarMember};
 use super::sparse::SparseMap;
+use super::tar_member::{MemberAttributes, MemberKind, TarMember};
 use crate::pipeline::{PacketParser, add_text};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

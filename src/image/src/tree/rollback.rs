@@ -1,7 +1,7 @@
 //! Rollback after the unpacking of an image has failed or must start over. The unpacked files were not completely
 //! verified, so none of them may remain on the filesystems that this installation has created.
 
-use super::remove_tree::{TreeRemoval, inode_identity, list_names};
+use super::tree_removal::{TreeRemoval, inode_identity, list_names};
 use linux::safe_open::{self, PathRestriction};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};

@@ -3,7 +3,7 @@
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
-use super::ambiguity::{is_plain_number, parse_number};
+use super::member_ambiguity::{is_plain_number, parse_number};
 use super::pax::PaxRecords;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;

@@ -7,11 +7,11 @@
 mod member_kind;
 
 use super::acl;
-use super::ambiguity::{MemberClaims, ambiguous_number, global_disagreement, is_plain_number, parse_number};
 use super::capacity_limit::too_long_message;
 use super::header_block_limit::too_much_message;
-use super::member::{MemberAttributes, TarMember};
+use super::member_ambiguity::{MemberClaims, ambiguous_number, global_disagreement, is_plain_number, parse_number};
 use super::pax::PaxRecords;
+use super::tar_member::{MemberAttributes, TarMember};
 use crate::pipeline::{BufferChunk, PipelineReader};
 use std::io::{self, Read};
 use tar::{EntryType, Header};

@@ -2,15 +2,15 @@
 
 use super::acl::has_default_acl;
 use super::attributes::{creation_mode, set_by_name, set_xattrs};
-use super::dirfd::RootEntry;
 use super::files_hidden_by_mounts::{FileConflicts, HiddenFileCounter};
 use super::hard_link::{copy_source, try_hard_link};
-use super::member::{MemberAttributes, MemberKind, TarMember};
-use super::root::{UnpackRoot, relative_inside};
+use super::member_receiver::MemberReceiver;
+use super::root_entry::RootEntry;
 use super::sparse::SparseMap;
-use super::tar_client::MemberReceiver;
+use super::tar_member::{MemberAttributes, MemberKind, TarMember};
+use super::unpack_root::{UnpackRoot, relative_inside};
 use super::whiteout::{LayerNames, Whiteout};
-use super::writers::{OpenedFile, WriterPool, with_path};
+use super::writer_pool::{OpenedFile, WriterPool, with_path};
 use crate::pipeline::{DownloadState, StageClocks, insufficient_space};
 use model::install_marker;
 use nix::sys::stat::SFlag;

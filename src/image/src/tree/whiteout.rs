@@ -2,10 +2,10 @@
 //!
 //! <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
 
-use super::dirfd::RootEntry;
 use super::name_set::NameSet;
-use super::remove_tree::DirectoryEntry;
-use super::root::UnpackRoot;
+use super::root_entry::RootEntry;
+use super::tree_removal::DirectoryEntry;
+use super::unpack_root::UnpackRoot;
 use nix::errno::Errno;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;

@@ -9,14 +9,14 @@
 //!
 //! Within a copy, the order does not matter: the checksums in the header match either the old or the new entries.
 
-mod entries;
+mod target_entries;
 
 use super::{
     BACKUP_LBA, ENTRIES_CRC, ENTRIES_LBA, Gpt, HEADER_CRC, OWN_LBA, ReadAt, is_header, read_guid, read_u64, write_bytes,
 };
-use entries::build_target_entries;
 use operations::TableEdit;
 use std::io;
+use target_entries::build_target_entries;
 
 /// Remedy for tables that another program has damaged.
 const REMEDY: &str = "repair the partition table with gdisk or sgdisk, and plan again";

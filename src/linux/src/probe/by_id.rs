@@ -2,7 +2,7 @@
 //! rules.d/60-persistent-storage.rules.in with the programs ata_id and scsi_id).
 
 use super::ata_identity::AtaIdentity;
-use model::device_name::identifiers::is_placeholder_wwn;
+use model::disk_identifiers::is_placeholder_wwn;
 use model::inventory::InventoryDisk;
 
 /// Returns all names of a disk, as paths; empty if the disk has none, or this module does not support its transport.

@@ -5,7 +5,7 @@ use super::blkid::{BlkidPartition, BlkidProbe, BlkidTable, DeviceArea, FoundSign
 use super::device_users::DeviceUsers;
 use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute};
 use common::error::Result;
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DeviceUse, DiskPartition, DiskTable};
 use std::io;

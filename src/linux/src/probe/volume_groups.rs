@@ -29,7 +29,7 @@ pub(crate) const READ_CONFIG: &str = "devices{use_devicesfile=0 hints=\"none\" s
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
 /// Prefix of the device-mapper UUIDs that drophammer assigns to read-only mappings of volumes.
-pub(crate) const COPY: &str = "drophammer-";
+pub(crate) const READ_ONLY_MAPPING_UUID_PREFIX: &str = "drophammer-";
 
 /// Time limit for lvm. It is generous, because failing disks respond slowly.
 const LVM_TIMEOUT: Duration = Duration::from_secs(120);
@@ -331,8 +331,8 @@ pub(super) fn join_uuids(group: &str, volume: &str) -> String {
 }
 
 /// Returns a function that finds the device-mapper device of a volume by its device-mapper UUID. This UUID consists of
-/// the prefix `LVM-` or [`COPY`], and the UUIDs of group and volume. UUIDs are used because two groups may have the
-/// same name.
+/// the prefix `LVM-` or [`READ_ONLY_MAPPING_UUID_PREFIX`], and the UUIDs of group and volume. UUIDs are used because
+/// two groups may have the same name.
 fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     let block = sys.join("block");
     let devices = list_names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));
@@ -340,7 +340,9 @@ fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName>
         devices.map(|name| (read_attribute(&block.join(&name).join("dm/uuid")), name)).collect();
     move |group, volume| {
         let uuid = join_uuids(group, volume);
-        let is = |known: &str| known.strip_prefix("LVM-").or(known.strip_prefix(COPY)) == Some(&uuid);
+        let is = |known: &str| {
+            known.strip_prefix("LVM-").or(known.strip_prefix(READ_ONLY_MAPPING_UUID_PREFIX)) == Some(&uuid)
+        };
         known.iter().find(|(known, _)| is(known)).map(|(_, name)| name.as_str().into())
     }
 }

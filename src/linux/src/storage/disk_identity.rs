@@ -3,9 +3,9 @@
 
 use super::block_device;
 use crate::probe;
+use common::empty_string_as_none;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
-use common::serde_empty;
 use model::device_name::DevicePath;
 use model::inventory::OVERLAY;
 use model::storage_graph::layer_graph::traversal;
@@ -57,7 +57,8 @@ pub fn read_identity(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
         block_device::read_size_bytes(disk).context(Phase::Storage, || format!("read the size of {device}"))?;
     let diskseq =
         block_device::read_diskseq(disk).context(Phase::Storage, || format!("read the sequence number of {device}"))?;
-    let (device, serial, wwn) = (device.clone(), serde_empty::non_empty(serial), serde_empty::non_empty(wwn));
+    let (device, serial, wwn) =
+        (device.clone(), empty_string_as_none::non_empty(serial), empty_string_as_none::non_empty(wwn));
     Ok(DiskIdentity { device, size_bytes, serial, wwn, diskseq })
 }
 

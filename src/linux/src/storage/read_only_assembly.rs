@@ -13,12 +13,12 @@
 mod volume_groups;
 
 use super::write_protection::WriteLocks;
-use super::{block_device, filesystem_inspection, overlay, teardown};
+use super::{block_device, overlay, teardown, unmounted_filesystem_inspection};
 use crate::probe::{self, ProbeDepth};
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmVolumeGroup, MdArray, MemberRole};
+use model::inventory::{InspectionFailure, InspectionTarget, Inventory, LvmVolumeGroup, MdArray, MemberRole};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub struct ReadOnlyAssembly {
     disks: Vec<DevicePath>,
     locks: WriteLocks,
     /// Failed attempts to start arrays and volumes.
-    failed: Vec<FailedAttempt>,
+    failed: Vec<InspectionFailure>,
     /// Arrays that the assembly has tried to start, with the number of their members at that time.
     arrays: HashSet<(Uuid, usize)>,
     /// Groups that the assembly has tried to activate, with the number of their physical volumes at that time.
@@ -86,11 +86,11 @@ impl ReadOnlyAssembly {
         }
         // A failed attempt is reported only if the object is still not running: a later attempt may have succeeded,
         // after another member was found.
-        let fails = |failed: &&FailedAttempt| {
+        let fails = |failed: &&InspectionFailure| {
             !inventory.arrays.iter().any(|array| is_failed_array_running(inventory, array, failed))
                 && !volume_groups::is_failure_resolved(inventory, failed)
         };
-        let failed: Vec<FailedAttempt> = self.failed.iter().filter(fails).cloned().collect();
+        let failed: Vec<InspectionFailure> = self.failed.iter().filter(fails).cloned().collect();
         inventory.failed.extend(failed);
     }
 
@@ -108,7 +108,7 @@ impl ReadOnlyAssembly {
     /// # Errors
     /// Returns an error if a disk cannot be locked or unlocked, or a filesystem stays mounted.
     pub fn inspect_filesystems(&mut self, inventory: &mut Inventory) -> Result<()> {
-        let looked = self.lock_disks().and_then(|()| filesystem_inspection::inspect_filesystems(inventory));
+        let looked = self.lock_disks().and_then(|()| unmounted_filesystem_inspection::inspect_filesystems(inventory));
         inventory.explored = looked.is_ok();
         let unlocked = self.unlock_disks();
         self.log_notes(looked?);
@@ -142,7 +142,7 @@ impl ReadOnlyAssembly {
                 self.locks.lock_disk(&disk.device)?;
             }
         }
-        let looked = filesystem_inspection::inspect_filesystems(inventory)?;
+        let looked = unmounted_filesystem_inspection::inspect_filesystems(inventory)?;
         inventory.explored = true;
         self.log_notes(looked);
         Ok(())
@@ -203,7 +203,8 @@ impl ReadOnlyAssembly {
             for array in &arrays {
                 let started = start_array(array);
                 if let Err(why) = &started {
-                    self.failed.push(FailedAttempt { tried: AttemptTarget::Array(array.uuid), why: why.clone() });
+                    self.failed
+                        .push(InspectionFailure { tried: InspectionTarget::Array(array.uuid), why: why.clone() });
                 }
                 self.log_result(&format!("array {}", array.uuid), started);
             }
@@ -214,7 +215,7 @@ impl ReadOnlyAssembly {
             let groups: Vec<&LvmVolumeGroup> =
                 groups.filter(|group| self.groups.insert((group.uuid.clone(), count_present_volumes(group)))).collect();
             for group in &groups {
-                self.failed.extend(volume_groups::show_volumes(group));
+                self.failed.extend(volume_groups::activate_read_only(group));
                 self.tried.push(group.uuid.clone());
             }
             if groups.is_empty() {
@@ -262,8 +263,8 @@ fn is_read_only(disk: &DevicePath) -> Result<bool> {
 
 /// Returns whether `failed` concerns this array and the array is now running. An array that mdadm could not start is
 /// still registered with its members, but has the size 0.
-fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &FailedAttempt) -> bool {
-    let is_it = failed.tried == AttemptTarget::Array(array.uuid);
+fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &InspectionFailure) -> bool {
+    let is_it = failed.tried == InspectionTarget::Array(array.uuid);
     let mut stacked = inventory.stacked.iter().filter(|stacked| array.running.as_ref() == Some(&stacked.name));
     is_it && stacked.any(|stacked| stacked.size_bytes > 0)
 }

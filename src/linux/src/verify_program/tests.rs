@@ -1,5 +1,5 @@
 use super::*;
-use model::os_definition::DefinitionFile;
+use model::ganeti_os_definition::DefinitionFile;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;

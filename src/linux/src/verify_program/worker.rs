@@ -1,7 +1,7 @@
 //! Process that enters the sandbox and executes `verify`.
 
 use crate::process::program_sandbox::{self, SandboxFile};
-use model::os_definition::DefinitionFiles;
+use model::ganeti_os_definition::DefinitionFiles;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;

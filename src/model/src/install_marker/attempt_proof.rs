@@ -74,7 +74,7 @@ pub struct AttemptRecord {
     pub secret_digest: String,
     /// Id of the image that the attempt installs. Empty for a migration, which transfers the installed system instead
     /// of installing an image.
-    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "common::empty_string_as_none", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub image: Option<String>,
 }

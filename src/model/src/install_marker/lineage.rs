@@ -65,7 +65,7 @@ mod tests {
 
     fn marker(order: &str, replaced: &[&InstallMarker]) -> InstallMarker {
         let supersedes = collect_superseded(replaced.iter().copied());
-        let order = common::serde_empty::non_empty(order.to_owned());
+        let order = common::empty_string_as_none::non_empty(order.to_owned());
         InstallMarker {
             machine: "m".into(),
             allocation: "a".into(),

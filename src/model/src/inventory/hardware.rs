@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemInfo {
     /// SMBIOS UUID in lower case; `None` if the firmware provides none.
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub uuid: Option<String>,
     #[serde(default)]
     pub vendor: String,

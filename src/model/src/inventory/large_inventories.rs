@@ -1,9 +1,9 @@
 //! Inventories with very many devices, links or signatures, for tests and for measurements of time and memory.
 
 use super::{
-    ArrayMember, AttemptTarget, ComponentRole, DeviceSignature, DeviceUse, DiskPartition, DiskTable, FailedAttempt,
-    FilesystemContents, Inventory, InventoryDisk, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
-    MemberRole, Nic, SpanningComponent, StackedDevice, StackedDeviceKind, UnassignedDevices,
+    ArrayMember, ComponentRole, DeviceSignature, DeviceUse, DiskPartition, DiskTable, FilesystemContents,
+    InspectionFailure, InspectionTarget, Inventory, InventoryDisk, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup,
+    MdArray, MemberRole, Nic, SpanningComponent, StackedDevice, StackedDeviceKind, UnassignedDevices,
 };
 use crate::device_name::KernelName;
 use crate::install_marker::InstallMarker;
@@ -192,8 +192,8 @@ pub fn markers(count: usize) -> Inventory {
         let filesystem =
             FilesystemContents { device: device.clone(), marker: Some(marker), ..FilesystemContents::default() };
         inventory.filesystems.push(filesystem);
-        for tried in [AttemptTarget::Filesystem(device.clone()), AttemptTarget::Container(device.clone())] {
-            inventory.failed.push(FailedAttempt { tried, why: "it failed".to_owned() });
+        for tried in [InspectionTarget::Filesystem(device.clone()), InspectionTarget::Container(device.clone())] {
+            inventory.failed.push(InspectionFailure { tried, why: "it failed".to_owned() });
         }
         inventory.parts.push(SpanningComponent {
             device: device.clone(),

@@ -19,7 +19,7 @@ mod device_index;
 mod logical_volumes;
 
 use super::{
-    AttemptTarget, DeviceSignature, FilesystemContents, Inventory, MdArray, MemberRole, StackedDevice,
+    DeviceSignature, FilesystemContents, InspectionTarget, Inventory, MdArray, MemberRole, StackedDevice,
     StackedDeviceKind, UnassignedDevices,
 };
 use crate::device_name::DevicePath;
@@ -102,7 +102,7 @@ impl DeviceIndex<'_> {
         {
             return None;
         }
-        let failure = self.find_failure(&AttemptTarget::Array(array.uuid));
+        let failure = self.find_failure(&InspectionTarget::Array(array.uuid));
         let is_firmware = array.level == "container";
         let is_whole = array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_)));
         let untried = !self.inventory.explored && failure.is_none() && is_whole && !is_firmware;
@@ -134,7 +134,7 @@ impl DeviceIndex<'_> {
     /// Returns the arrays that failed to start and have no member that could be read afterwards.
     fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
         self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
-            AttemptTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {
+            InspectionTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
@@ -166,7 +166,7 @@ impl DeviceIndex<'_> {
         if !device.uses.is_empty() && seen.is_none() {
             return None;
         }
-        let failure = self.find_failure(&AttemptTarget::Filesystem(device.path.clone()));
+        let failure = self.find_failure(&InspectionTarget::Filesystem(device.path.clone()));
         let is_ambiguous = device.signatures.len() > 1;
         let (reason, remedy) = match (seen, failure) {
             (Some(FilesystemContents { unreadable_marker: None, .. }), _) => return None,

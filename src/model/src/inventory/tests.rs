@@ -1,6 +1,7 @@
 //! Tests with recorded inventories.
 
 use super::*;
+use crate::architecture::Architecture;
 use std::path::Path;
 
 /// Recorded inventories are parsed and serialized without loss, so that plans can be made from them on a workstation.
@@ -34,12 +35,23 @@ fn recorded_inventories_are_parsed_without_loss() {
                 assert!(partition.start_bytes + partition.size_bytes <= disk.size_bytes, "{file}");
             }
         }
-        // Serialization returns all fields of the file, so the types contain all of them. The files do not contain the
-        // architecture, because an earlier version has recorded them.
-        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        value["system"]["architecture"] = "amd64".into();
+        // Serialization returns all fields of the file, so the types contain all of them.
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_value(&inventory).unwrap(), value, "{file}");
     }
+}
+
+/// Inventories of earlier versions contain no architecture: they are those of amd64 machines.
+#[test]
+fn only_the_architecture_of_other_machines_is_serialized() {
+    let mut system = SystemInfo::default();
+    let value = serde_json::to_value(&system).unwrap();
+    assert_eq!(value.get("architecture"), None);
+    assert_eq!(serde_json::from_value::<SystemInfo>(value).unwrap().architecture, Architecture::Amd64);
+    system.architecture = Architecture::Arm64;
+    let value = serde_json::to_value(&system).unwrap();
+    assert_eq!(value["architecture"], "arm64");
+    assert_eq!(serde_json::from_value::<SystemInfo>(value).unwrap(), system);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub struct LvmVolumeGroup {
     pub hidden: Vec<LvmHiddenVolume>,
     /// Reason why LVM does not activate the group on this machine (exported, owned by another host); `None` if LVM
     /// activates the group.
-    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "common::empty_string_as_none", skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
 }
 
@@ -101,7 +101,7 @@ pub struct FreeSpace {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LvmPhysicalVolume {
     /// Path such as `/dev/nvme0n1`; `None` if the physical volume is missing.
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub device: Option<DevicePath>,
     pub uuid: String,
     pub size_bytes: u64,
@@ -122,7 +122,7 @@ pub struct LvmLogicalVolume {
     pub health: VolumeHealth,
     /// Reason why activating this volume would affect other volumes, such as `is being moved, and the move would
     /// continue if the volume was activated`. `None` if activating this volume affects no other volume.
-    #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "common::empty_string_as_none", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
     /// Ranges of the physical volumes that the volume occupies, including the ranges of its hidden parts, such as the
     /// copies of a raid1 volume; empty if the ranges are unknown, and in older inventories.

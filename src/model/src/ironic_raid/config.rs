@@ -1,6 +1,6 @@
 //! Parser of a list of logical disks.
 
-use crate::layout::{RaidLevel, RequestedSize, hints};
+use crate::layout::{RaidLevel, RequestedSize, root_device_hints};
 use common::diagnostic::Diagnostic;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -202,7 +202,7 @@ fn read_hints(fields: &Map<String, Value>, say: &mut impl FnMut(&str, String)) -
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let of_disk: BTreeMap<String, String> =
             fields.iter().map(|(name, value)| (name.clone(), text(value))).collect();
-        for (hint, why) in hints::check_hints(&of_disk) {
+        for (hint, why) in root_device_hints::check_hints(&of_disk) {
             say(&at(&format!(".{hint}")), why);
         }
         all.push(of_disk);

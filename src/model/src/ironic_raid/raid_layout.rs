@@ -2,7 +2,7 @@
 //! the first partition of each root volume disk belongs to a mirrored EFI system partition.
 
 use super::RaidConfig;
-use super::members::{select_members, unique_hint};
+use super::member_selection::{select_members, unique_hint};
 use crate::device_name::LayoutPath;
 use crate::inventory::{FirmwareType, Inventory, InventoryDisk};
 use crate::layout::{

@@ -1,7 +1,7 @@
 //! Parser for a list of `Volume` and `StorageClass` resources, which reports all problems together.
 
 use super::{K8sVolume, StorageClass, VolumeContent, VolumeSource, quantity};
-use crate::layout::{FilesystemFormat, FilesystemSpec, LvmType, explain_excessive_name, hints};
+use crate::layout::{FilesystemFormat, FilesystemSpec, LvmType, explain_excessive_name, root_device_hints};
 use common::diagnostic::Diagnostic;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -281,7 +281,7 @@ impl ResourceParser {
                     );
                     return None;
                 };
-                for (hint, why) in hints::check_hints(&wanted) {
+                for (hint, why) in root_device_hints::check_hints(&wanted) {
                     self.add_problem(discover.child_path(&hint), why);
                 }
                 Some(VolumeSource::Discover(wanted))

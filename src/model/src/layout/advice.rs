@@ -2,11 +2,11 @@
 //! layouts that UEFI machines cannot boot, sizes in the wrong unit, and impossible disk names.
 
 use super::graph::LayoutGraph;
-use super::hints::advice;
 use super::preserved_objects::PreservedObjects;
+use super::root_device_hints::advice;
 use super::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel, RequestedSize};
 use crate::device_name::LayoutPath;
-use crate::device_name::identifiers::names_placeholder;
+use crate::disk_identifiers::names_placeholder;
 use common::diagnostic::Diagnostic;
 
 /// Size in MiB (64 TiB) that is larger than any existing disk.

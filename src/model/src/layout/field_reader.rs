@@ -1,6 +1,6 @@
 //! Field-by-field reader of a document: resolves alternative field names, checks types, and collects all problems.
 
-use super::text_edits::{EditReplacement, SpellingEdit};
+use super::spelling_edits::{EditReplacement, SpellingEdit};
 use super::value_syntax::{
     convert_to_mib, find_nearest, is_number_or_boolean, normalize_name, parse_integer, quote_words,
 };

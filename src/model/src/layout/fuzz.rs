@@ -2,13 +2,13 @@
 //!
 //! A failing input is minimized and stored in `testdata/fuzz`. Every run starts with the inputs that are stored there.
 
-mod mutate;
+mod mutator;
 
 use super::image_version_constraints::{ImageVersion, VersionPattern, VersionSet, tests::kept};
 use super::layout_set::LayoutSet;
 use super::{Layout, canonical_yaml, read_all_layouts, read_json, read_yaml, respell_canonically, validate_layout};
 use common::diagnostic::{Diagnostic, join_problems};
-use mutate::{Mutator, Random};
+use mutator::{Mutator, Random};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};

@@ -76,7 +76,7 @@ pub struct SelectionError {
 }
 
 impl LayoutSet {
-    /// Builds the set. An invalid constraint accepts no image; it is reported by [`super::validate`].
+    /// Builds the set. An invalid constraint accepts no image; it is reported by [`super::validation`].
     pub fn new<'a>(layouts: impl IntoIterator<Item = (&'a Path, &'a Layout)>) -> LayoutSet {
         let members = layouts.into_iter().map(|(file, layout)| {
             let claim = |(os, written): (&String, &String)| {

@@ -8,8 +8,8 @@ mod filesystems;
 mod raid_lvm;
 
 use super::field_reader::{FieldNames, LayoutFields, LayoutReader, SourceMap};
-use super::text_edits::{self, EditReplacement, SpellingEdit};
-use super::validate::validate_except;
+use super::spelling_edits::{self, EditReplacement, SpellingEdit};
+use super::validation::validate_except;
 use super::value_syntax::{normalize_name, quote_words};
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
 use super::{Layout, LayoutConstraints, image_version_constraints};
@@ -71,7 +71,7 @@ impl ParsedLayout {
 /// Parses and validates a layout in YAML or JSON. Each problem has line and column.
 ///
 /// # Errors
-/// Returns all problems of the document: spelling, types, unknown fields, and violated rules of [`super::validate`].
+/// Returns all problems of the document: spelling, types, unknown fields, and violated rules of [`super::validation`].
 pub fn read_yaml(text: &str) -> Result<ParsedLayout, Vec<Diagnostic>> {
     let layouts = split_layouts(text).map_err(|problem| sort_errors(vec![problem]))?;
     match &layouts[..] {
@@ -100,7 +100,7 @@ pub fn read_all_layouts(text: &str) -> Vec<Result<ParsedLayout, Vec<Diagnostic>>
 /// `None` if the text cannot be edited without regenerating it.
 pub fn respell_canonically(text: &str, layouts: &[&ParsedLayout]) -> Option<String> {
     let edits: Vec<SpellingEdit> = layouts.iter().flat_map(|parsed| parsed.edits.clone()).collect();
-    let new = text_edits::apply_edits(text, &edits)?;
+    let new = spelling_edits::apply_edits(text, &edits)?;
     let again = read_all_layouts(&new);
     let is_same = |(again, before): (&Result<ParsedLayout, Vec<Diagnostic>>, &&ParsedLayout)| {
         again.as_ref().is_ok_and(|again| again.layout == before.layout && again.is_canonical())

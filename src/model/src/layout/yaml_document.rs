@@ -2,7 +2,7 @@
 //! text.
 
 use common::diagnostic::{Diagnostic, child_path};
-use common::format::{TAB, find_indenting_tab};
+use common::format::{INDENTING_TAB_ERROR, find_indenting_tab};
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 use yaml_rust2::scanner::{Marker, TScalarStyle};
@@ -111,7 +111,7 @@ pub(super) fn parse_yaml(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic
 fn describe_syntax_error(text: &str, mark: SourceLocation, why: &str) -> Diagnostic {
     match find_indenting_tab(text, mark.line) {
         Some((line, column)) => {
-            located_problem("", Some(SourceLocation { line, column }), format!("invalid YAML: {}", TAB))
+            located_problem("", Some(SourceLocation { line, column }), format!("invalid YAML: {}", INDENTING_TAB_ERROR))
         }
         None => located_problem("", Some(mark), format!("invalid YAML: {why}")),
     }

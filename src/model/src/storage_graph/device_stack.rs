@@ -1,9 +1,9 @@
 //! Graph of a machine's block devices: disks, partitions, and the devices on top of them, named by kernel names.
 
+use super::computation_step_budget::StepBudget;
 use super::device_name_index::InventoryIndex;
 use super::layer_graph::reachability::{DistinctNodes, Reachability};
 use super::layer_graph::{LayerGraph, LayerNode, traversal};
-use super::step_budget::StepBudget;
 use crate::device_name::{DevicePath, KernelName};
 use crate::inventory::{
     DeviceSignature, DeviceUse, DiskPartition, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume, LvmVolumeGroup,

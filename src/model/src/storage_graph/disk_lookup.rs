@@ -1,9 +1,9 @@
 //! Lookup of the machine's disk that matches a disk of the layout.
 
 use super::multipath;
-use crate::device_name::identifiers::names_placeholder;
+use crate::disk_identifiers::names_placeholder;
 use crate::inventory::{self, Inventory};
-use crate::layout::{self, hints};
+use crate::layout::{self, root_device_hints};
 use common::format::format_bytes;
 
 /// Returns the disk of the machine that matches a disk of the layout. The returned disk has the kernel name or
@@ -22,7 +22,7 @@ pub fn find_disk<'a>(
     if wanted.hints.is_empty() {
         return inventory.find_disk(wanted.device.as_str()).ok_or_else(|| describe_missing(wanted, inventory));
     }
-    match hints::find_candidates(&wanted.hints, &inventory.disks).as_slice() {
+    match root_device_hints::find_candidates(&wanted.hints, &inventory.disks).as_slice() {
         [one] => Ok(one),
         [] => Err(describe_no_match(wanted, inventory)),
         several => Err(describe_ambiguity(wanted, several, inventory)),
@@ -35,7 +35,7 @@ pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
         _ if selected_by_placeholder(wanted).is_some() => false,
         true => !inventory.disks.iter().any(|disk| disk.has_path(wanted.device.as_str())),
-        false => hints::find_candidates(&wanted.hints, &inventory.disks).is_empty(),
+        false => root_device_hints::find_candidates(&wanted.hints, &inventory.disks).is_empty(),
     }
 }
 
@@ -43,7 +43,7 @@ pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
 /// otherwise `None`.
 fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
     let remedy = "select the disk by another hint: wwn, serial, by_path, size";
-    if let Some(found) = hints::find_placeholder(&wanted.hints) {
+    if let Some(found) = root_device_hints::find_placeholder(&wanted.hints) {
         return Some(format!(
             "device:{device} cannot be identified by its hint {hint}: {found}; {remedy}",
             device = wanted.device,
@@ -69,11 +69,12 @@ fn describe_missing(wanted: &layout::DiskSpec, inventory: &Inventory) -> String 
 }
 
 fn describe_no_match(wanted: &layout::DiskSpec, inventory: &Inventory) -> String {
-    let differs = |disk: &inventory::InventoryDisk| hints::explain_differences(&wanted.hints, disk).join(", ");
+    let differs =
+        |disk: &inventory::InventoryDisk| root_device_hints::explain_differences(&wanted.hints, disk).join(", ");
     let tried = inventory.disks.iter().map(|disk| format!("{} ({})", disk.device, differs(disk)));
     let tried: Vec<String> = tried.collect();
     let tried = if tried.is_empty() { "no disks were found".to_owned() } else { tried.join("; ") };
-    let doubts = hints::collect_doubts(&wanted.hints).into_iter();
+    let doubts = root_device_hints::collect_doubts(&wanted.hints).into_iter();
     let doubts: String = doubts.map(|(hint, doubt)| format!("; hint {hint}: {doubt}")).collect();
     format!(
         "device:{device} does not exist on given hardware: no disk matches its hints: {tried}{doubts}",

@@ -3,21 +3,21 @@
 
 mod boot_variable_writer;
 mod entry_changes;
-pub mod loader;
-mod network;
-mod own_entry;
-mod removal;
+mod installed_system_boot_next;
+pub mod loader_search;
+mod network_boot_next;
+mod variable_removal;
 
 pub(crate) use boot_variable_writer::apply_changes;
 pub(crate) use entry_changes::{add_label_prefix, decide_changes};
-pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
-pub use own_entry::boot_own_entry_next;
-pub use removal::remove_variables;
+pub use installed_system_boot_next::boot_own_entry_next;
+pub use network_boot_next::{NetworkEntry, find_pxe_entry, set_boot_next};
+pub use variable_removal::remove_variables;
 
 pub use linux::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES, drophammer_variables};
 
 use model::install_report::BootEntryRequest;
-use operations::BootEntries;
+use operations::WriteBootEntries;
 use std::path::Path;
 
 /// Text for warnings about missing boot entries if the disks contain a boot loader (UEFI specification 3.5.1.1).
@@ -30,7 +30,12 @@ const MISSING_ENTRY_CONSEQUENCE: &str =
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are only logged
 /// as warnings, because a boot loader on the disks can be started without a boot entry.
-pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest], say: &dyn Fn(&str)) {
+pub fn write_boot_entries(
+    directory: &Path,
+    planned: &WriteBootEntries,
+    wanted: &[BootEntryRequest],
+    say: &dyn Fn(&str),
+) {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
     let otherwise = if needs_them { MISSING_ENTRY_CONSEQUENCE } else { FALLBACK };
     let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
@@ -60,7 +65,7 @@ pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[Boo
 }
 
 /// Returns the load options, and a message for each requested entry that cannot be encoded as a load option.
-fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
+fn build_load_options(planned: &WriteBootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
     let label = add_label_prefix(&planned.label);
     for BootEntryRequest { esp, loader, arguments } in wanted {

@@ -6,8 +6,8 @@ use super::{BootInfo, fstab_device_lookup, kexec};
 use crate::NewRoot;
 use crate::fstab::{self, FstabLine};
 use common::error::{Context, Error, Phase, Result};
-use linux::storage::filesystem_inspection;
 use linux::storage::mount::{INERT, MountStack};
+use linux::storage::unmounted_filesystem_inspection;
 use model::device_name::DevicePath;
 use model::install_marker::{self, InstallMarker};
 use model::inventory::{FilesystemContents, Inventory};
@@ -96,7 +96,8 @@ fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
 
 fn mount_read_only(mounts: &mut MountStack, device: &DevicePath, path: &str, inventory: &Inventory) -> Result<()> {
     let kinds = fstab_device_lookup::filesystem_types(device, inventory);
-    let how = if let [kind] = kinds.as_slice() { filesystem_inspection::safe_mount_options(kind) } else { None };
+    let how =
+        if let [kind] = kinds.as_slice() { unmounted_filesystem_inspection::safe_mount_options(kind) } else { None };
     let (fstype, options) = how.ok_or_else(|| {
         let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };
         Error::new(Phase::Boot, format!("{device}: expected a filesystem, but libblkid detects {is}"))

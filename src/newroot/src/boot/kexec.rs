@@ -1,7 +1,7 @@
 //! Boot of a kernel with kexec_file_load(2). The running kernel reads the new kernel and initrd from open files, while
 //! the target is still mounted.
 
-use super::{BootInfo, network_down};
+use super::{BootInfo, network_shutdown};
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use nix::errno::Errno;
@@ -68,7 +68,7 @@ fn try_unload() -> nix::Result<()> {
 /// Fails if no kernel is loaded, or if the running kernel refuses to boot the loaded kernel.
 pub fn boot_loaded_kernel() -> Result<Infallible> {
     nix::unistd::sync();
-    network_down::take_interfaces_down();
+    network_shutdown::take_interfaces_down();
     reboot(RebootMode::RB_KEXEC).context(Phase::Boot, || "start the loaded kernel")
 }
 

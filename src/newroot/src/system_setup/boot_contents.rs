@@ -1,12 +1,12 @@
 //! List of those contents of an image on which an installation depends, such as kernels and the image's own installer.
 //! `drophammer image pack` writes the list to the manifest of the image.
 
-use super::{boot_kernel, boot_loader, image_architecture, os_installer, user_data};
+use super::{boot_kernel, boot_loader, image_architecture, metal_os_installer, user_data};
 use crate::{NewRoot, crypttab, image_installer};
 use model::image_boot_contents::BootContents;
 
 pub fn list_boot_contents(root: &NewRoot) -> BootContents {
-    let installer = image_installer::find_installer(root).or_else(|| os_installer::find_os_installer(root));
+    let installer = image_installer::find_installer(root).or_else(|| metal_os_installer::find_os_installer(root));
     BootContents {
         architecture: image_architecture::recognize_architecture(root),
         kernels: boot_kernel::list_kernel_images(root),

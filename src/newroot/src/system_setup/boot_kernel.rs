@@ -1,6 +1,6 @@
 //! Selection of the target's kernel and initramfs.
 
-use super::bls;
+use super::bls_entry;
 use super::file_search::{find_matching, is_directory, is_file};
 use super::grub_variables::read_grub_variables;
 use crate::NewRoot;
@@ -193,7 +193,7 @@ fn add_boot_entry(root: &NewRoot, kernel: BootKernel) -> BootKernel {
     let name = kernel.image.rsplit('/').next().unwrap_or_default().to_owned();
     let variables = read_grub_variables(root);
     for path in ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern)) {
-        let Some(entry) = root.read_text(&path).ok().and_then(|text| bls::parse_entry(&text, &variables)) else {
+        let Some(entry) = root.read_text(&path).ok().and_then(|text| bls_entry::parse_entry(&text, &variables)) else {
             continue;
         };
         let is_its =

@@ -13,7 +13,7 @@ pub(crate) use uki::describe_missing_tools as uki_in_vain;
 
 use super::machine_boot_requirements::BootRequirements;
 
-use super::esp::{self, EspContent, EspFile};
+use super::esp_files::{self, EspContent, EspFile};
 use super::image_architecture::require_architecture;
 use super::loader_context::LoaderContext;
 use crate::NewRoot;
@@ -94,7 +94,7 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
         EspContent::Text(_) => None,
     });
     require_architecture(start.root, start.wants.architecture, &copied.collect::<Vec<_>>())?;
-    esp::fill_esps(start.root, &start.wants.esps, &on_esps.files)?;
+    esp_files::fill_esps(start.root, &start.wants.esps, &on_esps.files)?;
     if loader == BootLoader::Uki {
         uki::remove_built_image(start.root)?;
     }

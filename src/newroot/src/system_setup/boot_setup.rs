@@ -2,7 +2,7 @@
 
 use super::boot_kernel::BootKernel;
 use super::boot_loader::BootLoader;
-use super::{array_config, boot_kernel, boot_loader, command_line, image_architecture, initramfs};
+use super::{array_config, boot_kernel, boot_loader, image_architecture, initramfs, kernel_command_line};
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use crate::system_setup::loader_context::LoaderContext;
@@ -59,7 +59,7 @@ pub(crate) fn make_bootable(
 ) -> Result<BootSetup> {
     array_config::write_array_config(root, wants)?;
     let is_dracut = initramfs::ensure_initramfs(root, wants, &kernel, run, say)?;
-    let line = command_line::build_command_line(root, wants, &kernel, is_dracut, say)?;
+    let line = kernel_command_line::build_command_line(root, wants, &kernel, is_dracut, say)?;
     let (whole, own) = (line.to_full_line(), line.to_line_without_root());
     let start = LoaderContext { root, wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let entries = loader.map(|loader| boot_loader::install_loader(loader, &start)).transpose()?.unwrap_or_default();

@@ -1,6 +1,6 @@
 //! cloud-init's seed on a separate filesystem with the label CIDATA, for which cloud-init searches.
 
-use super::esp::{self, EspFile};
+use super::esp_files::{self, EspFile};
 use super::machine_boot_requirements::BootEsp;
 use super::user_data::SEED;
 use crate::NewRoot;
@@ -27,7 +27,7 @@ pub(crate) fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogS
         return Ok(());
     }
     let on = BootEsp { device: device.clone(), path: path.clone() };
-    esp::write_files(root, &[on], &files, "write the cloud-init seed to")?;
+    esp_files::write_files(root, &[on], &files, "write the cloud-init seed to")?;
     FILES.into_iter().try_for_each(|name| root.remove(&in_tree(name)))?;
     say(&format!("the cloud-init seed was written to {device}"));
     Ok(())

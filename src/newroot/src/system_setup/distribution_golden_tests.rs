@@ -4,7 +4,7 @@
 
 use super::distribution::Distribution;
 use super::initramfs::cpio;
-use super::os_installer_settings::OsInstallerSettings;
+use super::metal_os_installer_settings::OsInstallerSettings;
 use super::testing::capture_log;
 use super::{boot_setup, host_identity, machine_boot_requirements, network_config};
 use crate::NewRoot;

@@ -1,7 +1,7 @@
 //! Properties that must be unique to each machine: host name, machine-id, SSH host keys, random seed.
 
 use super::distribution::Distribution;
-use super::os_installer_settings::{OsInstallerSettings, task};
+use super::metal_os_installer_settings::{OsInstallerSettings, task};
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use common::error::{Context, Phase, Result};

@@ -1,6 +1,6 @@
 //! Collects the boot requirements of the machine from the plan.
 use super::distribution::Distribution;
-use super::os_installer_settings::{OsInstallerSettings, task};
+use super::metal_os_installer_settings::{OsInstallerSettings, task};
 use model::architecture::Architecture;
 use model::device_name::DevicePath;
 use model::inventory::FirmwareType;

@@ -9,8 +9,8 @@ use super::boot_loader::{self, BootLoader};
 use super::distribution::Distribution;
 use super::loader_context::LoaderContext;
 use super::machine_boot_requirements::BootRequirements;
-use super::os_installer_settings::OsInstallerSettings;
-use super::{FinishingComponent, array_config, command_line, initramfs, machine_boot_requirements, selinux};
+use super::metal_os_installer_settings::OsInstallerSettings;
+use super::{FinishingComponent, array_config, initramfs, kernel_command_line, machine_boot_requirements, selinux};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
 use crate::system_setup::log_sink::LogSink;
@@ -108,7 +108,7 @@ fn adapt_boot(
     if !is_ours && !has_grub {
         return Ok(boot_unchanged(Some(kernel), finishing, came.loader, say));
     }
-    let line = command_line::build_command_line(root, &wants, &kernel, is_dracut, say)?;
+    let line = kernel_command_line::build_command_line(root, &wants, &kernel, is_dracut, say)?;
     let (whole, own) = (line.to_full_line(), line.to_line_without_root());
     let start = LoaderContext { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));

@@ -1,7 +1,7 @@
 //! Network configuration of the target, written for the network manager that the image contains.
 
 mod cloud_init_removal;
-mod image_files;
+mod competing_network_files;
 
 use super::file_search::find_matching;
 use crate::NewRoot;
@@ -57,16 +57,16 @@ pub(crate) fn write_network_config(
     let has_one_of = |paths: &[&str]| paths.iter().any(|path| has(path));
     let names_nothing = system == NetworkBackend::Ifupdown && !has_one_of(&UDEV);
     let network = if names_nothing { network.with_kernel_names(nics) } else { network };
-    for file in image_files::list_image_files(root, system) {
+    for file in competing_network_files::list_image_files(root, system) {
         root.remove(&file)?;
     }
     if *wanted != RequestedNetwork::Unsaid {
-        image_files::remove_files_of_others(root, system, say)?;
-        image_files::disable_services_of_others(root, system, say)?;
+        competing_network_files::remove_files_of_others(root, system, say)?;
+        competing_network_files::disable_services_of_others(root, system, say)?;
     }
-    image_files::remove_mask(root, system, say)?;
+    competing_network_files::remove_mask(root, system, say)?;
     if network.has_link_files(system, nics) {
-        image_files::remove_link_files(root, system, say)?;
+        competing_network_files::remove_link_files(root, system, say)?;
     }
     let systemd = read_systemd_version(root);
     let cloud_files = root.list_names(netconfig::CLOUD_FOLDER).unwrap_or_default();
@@ -142,9 +142,9 @@ fn choose_network(
         RequestedNetwork::Described(network) => return Some(network.clone()),
         RequestedNetwork::Announced(network) if !root.path_exists(FRR) => return Some(network.clone()),
         RequestedNetwork::Announced(_) => say(UNROUTED_WARNING),
-        RequestedNetwork::Unsaid => match image_files::find_enabled_unsupported(root) {
+        RequestedNetwork::Unsaid => match competing_network_files::find_enabled_unsupported(root) {
             Some(name) => preserved = name,
-            None if image_files::list_image_files(root, system).is_empty() => {
+            None if competing_network_files::list_image_files(root, system).is_empty() => {
                 return Some(NetworkConfig::dhcp_on_all(nics));
             }
             None => {}

@@ -1,6 +1,6 @@
 //! Disks in the verdicts: identity, content and verdict. Kernel names are not included.
 
-use crate::content_text::describe_unrecognized;
+use crate::content_descriptions::describe_unrecognized;
 use crate::{ApprovedDisk, DiskVerdict, TornObject};
 use common::format::{format_bytes, replace_hidden};
 use model::inventory::{DeviceSignature, DiskPartition, InventoryDisk, UniqueIdentifiers};

@@ -3,7 +3,7 @@
 use super::format_bytes;
 use super::tree_lines::TreeLines;
 use crate::DiskVerdict;
-use crate::content_text::{describe_signature, describe_unrecognized};
+use crate::content_descriptions::{describe_signature, describe_unrecognized};
 use crate::filesystem_fate::FilesystemFate;
 use crate::guard_ranges::foreign_partitions;
 use crate::luks::{self};

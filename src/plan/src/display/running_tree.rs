@@ -1,7 +1,7 @@
 //! Objects in use on each disk, as a tree for the operator.
 
 use super::tree_lines::TreeLines;
-use crate::content_text::{describe_signature, describe_unrecognized};
+use crate::content_descriptions::{describe_signature, describe_unrecognized};
 use crate::{arrays, lvm};
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{

@@ -1,18 +1,18 @@
 //! Kubernetes volumes on block devices: a blank disk that the layout does not list, or a device of the layout.
 
 use super::super::plan_decisions::ArrayFate;
-use crate::content_text;
+use crate::content_descriptions;
 
 use super::super::PersistentVerdict;
 use super::super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use super::super::unusual_disks::explain_unsupported;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::InventoryDisk;
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::layout::graph::LayoutItem;
-use model::layout::{FilesystemFormat, hints};
+use model::layout::{FilesystemFormat, root_device_hints};
 use model::storage_graph::{StackUnit, all_units, multipath};
 use operations::{VolumePath, array_partition_link, logical_volume_link};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ enum PathTarget<'a> {
     Unlisted(&'a InventoryDisk),
 }
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Decides on a volume on a block device. If `path` is `None`, the volume must exist and is found by its UUID.
     pub(super) fn decide_raw(
         &mut self,
@@ -167,7 +167,7 @@ impl<'a> PlanDecider<'a> {
             return Some(format!("refers to {device}, whose content cannot be read: {why}", device = disk.device));
         }
         if !cut_off && (is_taken || !disk.blank) {
-            let there = content_text::describe_contents(disk);
+            let there = content_descriptions::describe_contents(disk);
             return Some(format!("refers to {device}, which is not blank: it contains {there}", device = disk.device));
         }
         if disk.read_only {
@@ -199,7 +199,7 @@ impl<'a> PlanDecider<'a> {
             return Ok(Some(disk));
         }
         let free: Vec<InventoryDisk> = inventory.disks.iter().filter(|disk| self.is_free(disk)).cloned().collect();
-        let candidates = hints::find_candidates(wanted, &free);
+        let candidates = root_device_hints::find_candidates(wanted, &free);
         let taken = candidates.first().and_then(|found| inventory.disks.iter().find(|disk| disk.name == found.name));
         match taken {
             Some(disk) => Ok(Some(disk)),
@@ -207,10 +207,12 @@ impl<'a> PlanDecider<'a> {
                 let why = |disk: &InventoryDisk| match (self.verdicts.contains_key(&disk.name), self.is_free(disk)) {
                     (true, _) => format!("{device} (used by the layout or another volume)", device = disk.device),
                     (_, false) => {
-                        let there = || format!("not blank: {}", content_text::describe_contents(disk));
+                        let there = || format!("not blank: {}", content_descriptions::describe_contents(disk));
                         format!("{} ({})", disk.device, explain_unsupported(disk).unwrap_or_else(there))
                     }
-                    (_, true) => format!("{} ({})", disk.device, hints::explain_differences(wanted, disk).join(", ")),
+                    (_, true) => {
+                        format!("{} ({})", disk.device, root_device_hints::explain_differences(wanted, disk).join(", "))
+                    }
                 };
                 let disks: Vec<String> = inventory.disks.iter().map(why).collect();
                 Err(Some(format!("cannot find a blank disk that matches its hints: {disks}", disks = disks.join("; "))))
@@ -340,7 +342,7 @@ impl<'a> PlanDecider<'a> {
             }
             Ok([]) => "the device contains unrecognized data".to_owned(),
             Ok(found) => {
-                let found: Vec<String> = found.iter().map(content_text::describe_signature).collect();
+                let found: Vec<String> = found.iter().map(content_descriptions::describe_signature).collect();
                 format!("there is {}", found.join(" and "))
             }
         };

@@ -1,9 +1,9 @@
 //! Devices that have the UUID of a Kubernetes volume.
 
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use super::super::{DiskVerdict, InstallMode};
 use super::as_preserved;
-use crate::content_text;
+use crate::content_descriptions;
 use model::device_name::DevicePath;
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::storage_graph::{StackUnit, all_units};
@@ -22,7 +22,7 @@ pub(super) struct VolumeDevice<'a> {
     pub is_plain: bool,
 }
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Returns all devices with the volume's UUID, without members of an assembled device that also has the UUID.
     pub(super) fn find_volume_devices(&self, volume: &K8sVolume) -> Vec<VolumeDevice<'a>> {
         let all: Vec<VolumeDevice> =
@@ -65,7 +65,7 @@ impl<'a> PlanDecider<'a> {
         if let (VolumeContent::Filesystem { format, .. }, [signature]) = (&volume.content, one.unit.signatures())
             && signature.kind != format.name()
         {
-            let there = content_text::describe_signature(signature);
+            let there = content_descriptions::describe_signature(signature);
             return Err(format!(
                 "must be {format}, but {device}, which has the UUID of the volume, contains {there}",
                 device = one.device
@@ -145,7 +145,7 @@ fn as_volume_device<'a>(volume: &K8sVolume, device: &'a DevicePath, unit: StackU
 /// Explains why the device with the volume's UUID cannot be used as the volume.
 fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &VolumeDevice) -> String {
     let uuid = volume.uid.to_string();
-    let signatures: Vec<String> = unit.signatures().iter().map(content_text::describe_signature).collect();
+    let signatures: Vec<String> = unit.signatures().iter().map(content_descriptions::describe_signature).collect();
     let other = unit.signatures().iter().find(|signature| !signature.uuid.eq_ignore_ascii_case(&uuid));
     match other {
         Some(other) if unit.signatures().len() > 1 => format!(

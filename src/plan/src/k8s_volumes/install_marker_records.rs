@@ -1,11 +1,11 @@
 //! Records of Kubernetes volumes for the install marker.
 
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use super::super::{PersistentVerdict, PersistentVolume, install_marker};
 use model::device_name::KernelName;
 use model::install_marker::{RecordedDisk, RecordedVolume};
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Records the volumes of this plan, and volumes of earlier installations unless this plan erases their data.
     pub(super) fn record_volumes(&mut self) {
         let planned =

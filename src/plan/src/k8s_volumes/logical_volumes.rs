@@ -5,9 +5,9 @@ use super::super::partition_placement::MIB;
 use super::super::plan_decisions::GroupFate;
 use super::super::planned_device_capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::super::planned_devices::{DeviceFate, DeviceSize as Known};
-use super::super::planner_state::PlanDecider;
-use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
-use crate::content_text;
+use super::super::planner_state::PlannerState;
+use super::{VolumeDecision, VolumeRefusal, as_preserved, group_extension_check, is_wiped_later, udev_path};
+use crate::content_descriptions;
 use common::format;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::PendingCreation;
@@ -17,7 +17,7 @@ use model::layout::{LvmType, RequestedSize};
 use operations::{CreateK8sVolume, CreateVolume, InitialVolumeContent, VolumePath, logical_volume_link};
 use std::collections::BTreeSet;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     pub(super) fn decide_logical(
         &mut self,
         volume: &K8sVolume,
@@ -175,7 +175,7 @@ impl<'a> PlanDecider<'a> {
         let extent = preserved_group.extent_bytes.max(1);
         let size_bytes = size_bytes.div_ceil(MIB).saturating_mul(MIB).div_ceil(extent).saturating_mul(extent);
         let added = self.added.entry(group.clone()).or_default();
-        if let Some(why) = group_space::find_obstacle(preserved_group, size_bytes, added) {
+        if let Some(why) = group_extension_check::find_obstacle(preserved_group, size_bytes, added) {
             return Err(Some(why));
         }
         added.push(size_bytes);
@@ -311,8 +311,8 @@ impl<'a> PlanDecider<'a> {
 
 fn describe_found(signatures: &[inventory::DeviceSignature]) -> String {
     match signatures {
-        [] => content_text::describe_unrecognized(false).to_owned(),
-        found => found.iter().map(content_text::describe_signature).collect::<Vec<_>>().join(" and "),
+        [] => content_descriptions::describe_unrecognized(false).to_owned(),
+        found => found.iter().map(content_descriptions::describe_signature).collect::<Vec<_>>().join(" and "),
     }
 }
 

@@ -9,12 +9,12 @@
 //! | none of these conditions applies | allowed |
 
 use super::super::disk_descriptions::describe_record;
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use super::super::recorded_disk_match::{SharedIdentifiers, looks_like, may_be_recorded_disk};
 use super::super::{DiskVerdict, InstallClaim, InstallMode};
 use super::devices_by_volume_uuid::has_uuid;
 use super::{VolumeDecision, VolumeRefusal};
-use model::device_name::identifiers::{comparable_serial, is_same_serial};
+use model::disk_identifiers::{comparable_serial, is_same_serial};
 use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
 use model::inventory::{self, InventoryDisk, OpaqueObject};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
@@ -25,7 +25,7 @@ use uuid::Uuid;
 /// Remedy that is always available: a new resource has a new UID, which identifies its volume in Kubernetes.
 const REPLACE: &str = "delete the resource in Kubernetes and list a new resource, which has another UID";
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Checks whether a volume that was not found on any unwiped device may be prepared.
     pub(super) fn refuse_second_copy(
         &mut self,

@@ -27,7 +27,7 @@
 use super::super::filesystem_fate::{FilesystemFate, NewFilesystem};
 use super::super::partition_placement::MIB;
 use super::super::planned_devices::DeviceSize;
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use common::format;
 use model::layout::{FilesystemFormat, FilesystemSpec};
@@ -44,7 +44,7 @@ const XFS_GROUP_BYTES: u64 = 64 << 10;
 /// Options of mke2fs that do not change the amount written.
 const SIZE_NEUTRAL_OPTIONS: [&str; 5] = ["-m", "-q", "-F", "-L", "-e"];
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Refuses new sparse volumes if the filesystems in their files need more space than is free on the filesystem that
     /// contains these files.
     pub(super) fn refuse_full_carrier(&mut self) {

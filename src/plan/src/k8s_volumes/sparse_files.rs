@@ -2,18 +2,18 @@
 
 use super::super::filesystem_fate::FilesystemFate;
 use super::super::planned_devices::DeviceSize;
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use super::super::preserved_activation::mount_path;
 use super::super::{InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, udev_path};
 use common::format;
 use model::device_name::DevicePath;
-use model::inventory::AttemptTarget;
+use model::inventory::InspectionTarget;
 use model::k8s_volume::{K8sVolume, SPARSE, VolumeSource};
 use model::layout::{FilesystemFormat, FilesystemSpec};
 use operations::InitialVolumeContent;
 
-impl<'a> PlanDecider<'a> {
+impl<'a> PlannerState<'a> {
     /// Decides on a volume in a file.
     ///
     /// | the filesystem that contains the file | the volume is |
@@ -160,7 +160,7 @@ impl<'a> PlanDecider<'a> {
         now: &DevicePath,
         path: &str,
     ) -> Result<PersistentVerdict, VolumeRefusal> {
-        let failure = self.inventory.find_failure(&AttemptTarget::Filesystem(now.clone()));
+        let failure = self.inventory.find_failure(&InspectionTarget::Filesystem(now.clone()));
         let is_preview = self.request.claim.is_none() && self.inventory.filesystems.is_empty();
         match failure {
             None if is_preview => {

@@ -3,7 +3,7 @@
 //! list.
 
 use super::super::planned_devices::{DeviceFate, DeviceSize};
-use super::super::planner_state::PlanDecider;
+use super::super::planner_state::PlannerState;
 use super::super::{DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, is_wiped_later, udev_path};
 use model::device_name::{DevicePath, LayoutPath};
@@ -11,7 +11,7 @@ use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::graph::LayoutItem;
 use operations::{VolumePath, logical_volume_link};
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Decides on a volume that is marked for deletion.
     ///
     /// | the volume, on this machine | decision |

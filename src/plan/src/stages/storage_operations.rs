@@ -6,8 +6,8 @@ use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
 use model::device_name::DevicePath;
 use model::storage_graph::LayoutMatch;
 use operations::{
-    AssertFree, DeactivateGroup, DeviceOp, FlushDisks, LockDisk, Operation, ProveZeros, SessionOp, StopArray,
-    UnlockDisk, WriteK8sVolumeFiles,
+    AssertFree, DeactivateGroup, DeviceOp, FlushDisks, LockDisk, Operation, ProveZeros, ReleaseDiskHolder, SessionOp,
+    StopArray, UnlockDisk, WriteK8sVolumeFiles,
 };
 
 /// Returns the devices that the image's installer may write: recreated disks, new partitions of partly kept disks, and
@@ -55,7 +55,15 @@ pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
 pub(super) fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let disks = devices_with_verdict(decided, DiskVerdict::is_written);
     let assert = (!disks.is_empty()).then_some(Operation::Device(DeviceOp::AssertFree(AssertFree { disks })));
-    decided.releases.iter().cloned().map(DeviceOp::Release).map(Operation::Device).chain(assert).collect()
+    decided
+        .releases
+        .iter()
+        .cloned()
+        .map(ReleaseDiskHolder)
+        .map(DeviceOp::Release)
+        .map(Operation::Device)
+        .chain(assert)
+        .collect()
 }
 
 /// Returns the operations that create arrays, in the order of the layout. An array can only be on top of arrays that

@@ -1,8 +1,8 @@
 //! Tests that an approval covers everything that the operator saw of each disk: its identity, its content, and the
 //! objects that lose members.
 
-use super::generators::{any_layout, any_machine};
 use super::plan_approval::{approval, by_serial, numbered, refused, renamed, request, verdicts_of, with_ids};
+use super::random_layouts_and_machines::{any_layout, any_machine};
 use super::*;
 use model::inventory::{ArrayMember, DiskTable, InventoryDisk, MdArray, MemberRole};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 use super::arrays_and_groups::operations;
 use super::*;
 use model::inventory::{OVERLAY, StackedDevice, StackedDeviceKind};
-use operations::{DeviceOp, DiskHolder, Operation, StageName};
+use operations::{DeviceOp, DiskHolder, Operation, ReleaseDiskHolder, StageName};
 
 /// Inserts a snapshot between each array and each of its members.
 fn overlaid(mut inventory: Inventory) -> Inventory {
@@ -56,7 +56,9 @@ fn plan_over_snapshots_equals_plan_without_and_removes_snapshots() {
         assert_eq!(shown, plain.disks.iter().flat_map(|disk| &disk.running).collect::<Vec<_>>());
         let released = |device: &str| {
             let is_it = |operation: &Operation| match operation {
-                Operation::Device(DeviceOp::Release(DiskHolder::Mapping { device: mapping })) => mapping == device,
+                Operation::Device(DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Mapping { device: mapping }))) => {
+                    mapping == device
+                }
                 _ => false,
             };
             operations(&plan, StageName::StorageRelease).iter().position(is_it)

@@ -5,11 +5,11 @@ use super::luks::{on_device, planned, request_with_key};
 use super::*;
 use crate::luks::containers_to_open;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{AttemptTarget, FailedAttempt};
+use model::inventory::{InspectionFailure, InspectionTarget};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
 use operations::{
     CheckContainers, CloseContainer, CrypttabEntry, DeactivateGroup, DeviceOp, DiskHolder, LockDisk, LuksContainer,
-    Operation, ProvePreserved, SessionOp, StageName, StopInspectedDevices, WriteCrypttab,
+    Operation, ProvePreserved, ReleaseDiskHolder, SessionOp, StageName, StopInspectedDevices, WriteCrypttab,
 };
 
 /// Layout with two filesystems in a group on two preserved disks. Each physical volume is in a separate container.
@@ -47,7 +47,8 @@ fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
         forget(&mut disk.uses);
         disk.table.iter_mut().flat_map(|table| &mut table.partitions).for_each(|part| forget(&mut part.uses));
     }
-    let failed = |why: &str| FailedAttempt { tried: AttemptTarget::Container("/dev/sdc".into()), why: why.to_owned() };
+    let failed =
+        |why: &str| InspectionFailure { tried: InspectionTarget::Container("/dev/sdc".into()), why: why.to_owned() };
     inventory.failed.extend(why.map(failed));
     inventory
 }
@@ -71,7 +72,7 @@ fn creates_containers_before_the_group_and_closes_afterwards() {
     let containers: Vec<&LuksContainer> = operations
         .iter()
         .filter_map(
-            |operation| if let DeviceOp::CreateContainer(operation) = operation { Some(operation) } else { None },
+            |operation| if let DeviceOp::CreateContainer(operation) = operation { Some(&operation.0) } else { None },
         )
         .collect();
     let on: Vec<&str> = containers.iter().map(|container| container.device.as_str()).collect();
@@ -79,7 +80,7 @@ fn creates_containers_before_the_group_and_closes_afterwards() {
     let mappings: Vec<DevicePath> = containers.iter().map(|container| container.mapping.clone()).collect();
     let at = |is: &dyn Fn(&DeviceOp) -> bool| operations.iter().position(|operation| is(operation)).unwrap();
     let order = [
-        at(&|is| matches!(is, DeviceOp::CreateContainer(is) if is.mapping == mappings[1])),
+        at(&|is| matches!(is, DeviceOp::CreateContainer(is) if is.0.mapping == mappings[1])),
         at(&|operation| matches!(operation, DeviceOp::CreateGroup(group) if group.devices == mappings)),
         at(&|operation| matches!(operation, DeviceOp::CreateVolume(volume) if volume.physical == mappings)),
         at(
@@ -199,8 +200,8 @@ fn refuses_locked_group_with_a_missing_disk() {
         let mut inventory = locked(&layout, why);
         inventory.disks.retain(|disk| disk.name.as_str() != "sdc");
         inventory.failed.clear();
-        let tried = AttemptTarget::Container("/dev/sdb1".into());
-        inventory.failed.extend(why.map(|why| FailedAttempt { tried, why: why.to_owned() }));
+        let tried = InspectionTarget::Container("/dev/sdb1".into());
+        inventory.failed.extend(why.map(|why| InspectionFailure { tried, why: why.to_owned() }));
         let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
         assert!(
             format_problems(&refusal).iter().any(|said| said.contains("vg:vault requires")),
@@ -306,7 +307,7 @@ fn warns_about_container_that_only_disk_key_opens() {
     layout.volumegroups[0].encrypted = Some(EncryptionSpec { key: KeySource::Tpm2 });
     let mut inventory = installed(&layout);
     let why = "the TPM does not unseal it".to_owned();
-    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Sealed("/dev/sdc".into()), why });
+    inventory.failed.push(InspectionFailure { tried: InspectionTarget::Sealed("/dev/sdc".into()), why });
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
     let warned: Vec<&String> =
         plan.warnings.iter().filter(|said| said.contains("can only be opened with disk_key")).collect();
@@ -349,8 +350,8 @@ fn releases_old_encrypted_group_from_the_top_before_wiping() {
     let releases: Vec<String> = on_device(&plan)
         .into_iter()
         .filter_map(|operation| match operation {
-            DeviceOp::Release(DiskHolder::Volume { name, .. }) => Some(name.clone()),
-            DeviceOp::Release(DiskHolder::Mapping { .. }) => Some("container".to_owned()),
+            DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Volume { name, .. })) => Some(name.clone()),
+            DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Mapping { .. })) => Some("container".to_owned()),
             _ => None,
         })
         .collect();

@@ -18,7 +18,7 @@ fn marker(order: &str) -> InstallMarker {
         machine: "m".to_owned(),
         allocation: "a".to_owned(),
         project: String::new(),
-        order: common::serde_empty::non_empty(order.to_owned()),
+        order: common::empty_string_as_none::non_empty(order.to_owned()),
         fencing: None,
         secret: Some(secret()),
         image: "debian-12.0.20261001".to_owned(),
@@ -55,7 +55,7 @@ fn plan(
     let known = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let succeeded = mode == InstallMode::Install && known.clone().any(|marker| marker.allocation == allocation);
     let (machine, allocation, order) =
-        ("m".into(), allocation.into(), common::serde_empty::non_empty(order.to_owned()));
+        ("m".into(), allocation.into(), common::empty_string_as_none::non_empty(order.to_owned()));
     let attempt = inventory.filesystems.iter().find_map(|filesystem| record_of(filesystem.marker.as_ref()?));
     let claim = InstallClaim { machine, allocation, order, succeeded, attempt, ..InstallClaim::default() };
     let request = PlanRequest {

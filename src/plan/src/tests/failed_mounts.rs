@@ -4,14 +4,14 @@
 use super::arrays_and_groups;
 use super::installation_identity::{claim, reinstall};
 use super::*;
-use model::inventory::{AttemptTarget, FailedAttempt};
+use model::inventory::{InspectionFailure, InspectionTarget};
 
-fn failed(tried: AttemptTarget, why: &str) -> FailedAttempt {
-    FailedAttempt { tried, why: why.to_owned() }
+fn failed(tried: InspectionTarget, why: &str) -> InspectionFailure {
+    InspectionFailure { tried, why: why.to_owned() }
 }
 
-fn unmountable(device: &str) -> FailedAttempt {
-    failed(AttemptTarget::Filesystem(device.into()), "Structure needs cleaning")
+fn unmountable(device: &str) -> InspectionFailure {
+    failed(InspectionTarget::Filesystem(device.into()), "Structure needs cleaning")
 }
 
 type Case = (&'static str, fn(&mut Layout, &mut Inventory));
@@ -96,10 +96,10 @@ fn refuses_preserved_array_that_cannot_be_assembled() {
     inventory.disks.iter_mut().for_each(|disk| disk.uses.retain(|usage| *usage != DeviceUse::Holder(name.clone())));
     make(&layout, &inventory, InstallMode::Reinstall)
         .unwrap_or_else(|refusal| panic!("no activation was tried: {refusal}"));
-    inventory.failed.push(failed(AttemptTarget::Array(Uuid::from_u128(7)), why));
+    inventory.failed.push(failed(InspectionTarget::Array(Uuid::from_u128(7)), why));
     make(&layout, &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("another one: {refusal}"));
-    inventory.failed.push(failed(AttemptTarget::Array(data), "the first try"));
-    inventory.failed.push(failed(AttemptTarget::Array(data), why));
+    inventory.failed.push(failed(InspectionTarget::Array(data), "the first try"));
+    inventory.failed.push(failed(InspectionTarget::Array(data), why));
     let expected = format!(
         "raid[2]: /dev/md/data must be preserved, but raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare) cannot be assembled: {why}"
     );

@@ -4,7 +4,7 @@ use super::arrays_and_groups::{five, installed, layout, operations};
 use super::*;
 use model::device_name::DevicePath;
 use model::inventory::{LvmPhysicalVolume, MemberRole, StackedDevice, StackedDeviceKind};
-use operations::{DeviceOp, DiskHolder, Operation, StageName};
+use operations::{DeviceOp, DiskHolder, Operation, ReleaseDiskHolder, StageName};
 
 /// Adds an array on sda1 and the foreign disk sdf.
 fn foreign_array(inventory: &mut Inventory, assembled: bool) {
@@ -51,7 +51,10 @@ fn warns_about_removing_wiped_disk_from_foreign_array() {
     assert!(plan.warnings[0].starts_with(said), "{plan}");
     assert_eq!((&plan.dismantled[0].name[..], &plan.dismantled[0].wiped[..]), ("md9", &["sda1".into()][..]));
     let holder = DiskHolder::Array { device: "/dev/md9".into() };
-    assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(DeviceOp::Release(holder)));
+    assert_eq!(
+        operations(&plan, StageName::StorageRelease)[0],
+        Operation::Device(DeviceOp::Release(ReleaseDiskHolder(holder)))
+    );
 
     let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
     assert!(reasons[0].starts_with("disks: md9 spans sda1, which a reinstall wipes, and sdf1"), "{reasons:#?}");
@@ -143,9 +146,9 @@ fn releases_swap_and_unknown_mappings_topmost_first() {
     let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
     let mapping = DevicePath::from("/dev/mapper/mpatha");
     let expected = [
-        Operation::Device(DeviceOp::Release(DiskHolder::Swap { device: mapping.clone() })),
-        Operation::Device(DeviceOp::Release(DiskHolder::Mapping { device: mapping })),
-        Operation::Device(DeviceOp::Release(DiskHolder::Array { device: "/dev/md9".into() })),
+        Operation::Device(DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Swap { device: mapping.clone() }))),
+        Operation::Device(DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Mapping { device: mapping }))),
+        Operation::Device(DeviceOp::Release(ReleaseDiskHolder(DiskHolder::Array { device: "/dev/md9".into() }))),
     ];
     assert_eq!(operations(&plan, StageName::StorageRelease)[..3], expected);
 }

@@ -1,6 +1,6 @@
 //! Images for another architecture than the machine's, and arm64 machines without UEFI.
 
-use super::bootable_images::{by, contents};
+use super::image_finishing::{by, contents};
 use super::*;
 use common::error_code::ErrorCode;
 use model::allocation::{AllocatedImage, Allocation, FinisherChoice};

@@ -3,8 +3,8 @@
 
 use super::*;
 use model::allocation::Allocation;
+use model::ganeti_os_definition::{DefinitionFile, SelectedDefinition};
 use model::inventory::Nic;
-use model::os_definition::{DefinitionFile, SelectedDefinition};
 use operations::{CreateSystem, FindPrograms, Operation, PlanAssignment, SessionOp, StageName, WriteMarker};
 
 fn chosen(verify: bool) -> SelectedDefinition {

@@ -4,7 +4,7 @@ use super::arrays_and_groups::operations;
 use super::installation_identity::{claim, empty, marked, reinstall};
 use super::*;
 use model::install_marker::{PendingCreation, RecordedDisk};
-use model::inventory::{AttemptTarget, DiskPartition as Found, FailedAttempt};
+use model::inventory::{DiskPartition as Found, InspectionFailure, InspectionTarget};
 use operations::{AnnouncePointOfNoReturn, DeviceOp, Operation, SessionOp, StageName, WriteMarker};
 
 fn announced_disks(plan: &Plan) -> &[RecordedDisk] {
@@ -47,7 +47,7 @@ fn left(mut before: Inventory, signature: Option<DeviceSignature>, mounts: bool)
     let device = part.device.clone();
     if !mounts {
         let why = "Structure needs cleaning".to_owned();
-        before.failed.push(FailedAttempt { tried: AttemptTarget::Filesystem(device), why });
+        before.failed.push(InspectionFailure { tried: InspectionTarget::Filesystem(device), why });
     }
     before
 }
@@ -240,7 +240,7 @@ fn interrupted_whole_disk_filesystem_is_recreated_only_there() {
     inventory.disks[1].table = None;
     inventory.disks[1].signatures = signature("half").into_iter().collect();
     let why = "Structure needs cleaning".to_owned();
-    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sdb".into()), why });
+    inventory.failed.push(InspectionFailure { tried: InspectionTarget::Filesystem("/dev/sdb".into()), why });
     let mut begun_on = super::installation_identity::marker(&inventory).disks;
     begun_on[1].making = vec![PendingCreation::for_filesystem("disk".to_owned(), "half".to_owned())];
     inventory.filesystems.clear();

@@ -5,7 +5,7 @@ use super::interrupted_mkfs::next;
 use super::*;
 use crate::luks::containers_to_open;
 use model::device_name::KernelName;
-use model::inventory::{AttemptTarget, FailedAttempt};
+use model::inventory::{InspectionFailure, InspectionTarget};
 use model::layout::{EncryptionSpec, KeySource};
 use model::registry_auth::SecretText;
 use operations::{
@@ -55,7 +55,7 @@ fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
     close(&mut inventory);
     inventory
         .failed
-        .extend(why.map(|why| FailedAttempt { tried: AttemptTarget::Container(device), why: why.to_owned() }));
+        .extend(why.map(|why| InspectionFailure { tried: InspectionTarget::Container(device), why: why.to_owned() }));
     inventory
 }
 
@@ -82,7 +82,7 @@ fn container_is_created_between_device_and_filesystem() {
     let operations = on_device(&plan);
     let container = operations
         .iter()
-        .find_map(|op| if let DeviceOp::CreateContainer(container) = op { Some(container) } else { None });
+        .find_map(|op| if let DeviceOp::CreateContainer(creation) = op { Some(&creation.0) } else { None });
     let container = container.unwrap();
     assert_eq!((&container.device, container.key.reveal()), (&device, KEY));
     assert_eq!(container.mapping.as_str(), format!("/dev/mapper/luks-{}", container.uuid));
@@ -283,7 +283,7 @@ fn warns_about_container_that_only_disk_key_opens() {
     let layout = encrypted_by(KeySource::Tpm2, &[]);
     let mut inventory = installed(&layout);
     let device = data(&mut layout.clone()).device.as_device();
-    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Sealed(device), why: "no TPM 2".to_owned() });
+    inventory.failed.push(InspectionFailure { tried: InspectionTarget::Sealed(device), why: "no TPM 2".to_owned() });
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
     let warned = plan.warnings.iter().find(|said| said.contains("can only be opened with disk_key"));
     assert!(warned.is_some_and(|said| said.contains("systemd-cryptenroll") && said.contains("no TPM 2")), "{plan}");
@@ -302,7 +302,8 @@ fn refuses_mapping_opened_with_another_key() {
         let layout = encrypted_by(key, &[]);
         let mut inventory = installed(&layout);
         let device = data(&mut layout.clone()).device.as_device();
-        inventory.failed.push(FailedAttempt { tried: AttemptTarget::Container(device), why: "no such key".to_owned() });
+        let tried = InspectionTarget::Container(device);
+        inventory.failed.push(InspectionFailure { tried, why: "no such key".to_owned() });
         let refusal = planned(&layout, &inventory, InstallMode::Reinstall).unwrap_err();
         assert!(
             refusal.problems.iter().any(|problem| problem.message.contains("no such key")),
@@ -348,8 +349,8 @@ fn unfinished_container_is_recreated_on_the_same_disk() {
     let mut cut = after(&first, before);
     cut.filesystems.clear();
     close(&mut cut);
-    cut.failed.push(FailedAttempt {
-        tried: AttemptTarget::Container("/dev/sdb1".into()),
+    cut.failed.push(InspectionFailure {
+        tried: InspectionTarget::Container("/dev/sdb1".into()),
         why: "no token opens it".to_owned(),
     });
     let again = reinstall(&layout, &cut, next(&first)).unwrap();

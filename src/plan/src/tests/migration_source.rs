@@ -5,7 +5,8 @@ use super::installation_identity::{claim, install};
 use super::*;
 use model::install_marker::InstallMarker;
 use model::inventory::{
-    AttemptTarget, ComponentRole, FilesystemContents, LvmLogicalVolume, LvmVolumeGroup, MdArray, Nic, SpanningComponent,
+    ComponentRole, FilesystemContents, InspectionTarget, LvmLogicalVolume, LvmVolumeGroup, MdArray, Nic,
+    SpanningComponent,
 };
 use model::machine_migration::MigratedMachine;
 use operations::{Operation, SessionOp, StageName, WriteMarker};
@@ -185,8 +186,8 @@ fn refuses_unsuitable_source_with_all_reasons() {
             "an array does not run",
             |_, inventory| {
                 inventory.arrays[0].running = None;
-                let tried = AttemptTarget::Array(inventory.arrays[0].uuid);
-                inventory.failed.push(model::inventory::FailedAttempt { tried, why: "no disk".to_owned() });
+                let tried = InspectionTarget::Array(inventory.arrays[0].uuid);
+                inventory.failed.push(model::inventory::InspectionFailure { tried, why: "no disk".to_owned() });
             },
             &[
                 "raid[0]: /dev/md/efi (raid1 \"efi\" of /dev/sda1, /dev/sdb1) is not running: no disk",

@@ -1,10 +1,10 @@
 //! Target of a migration: a machine that receives the system of another one.
 
 use super::arrays_and_groups::operations;
-use super::generators::{any_layout, blank};
 use super::installation_identity::{claim, install};
 use super::migration_source::{migrated_machine, moved};
 use super::property_counts::PropertyCounts;
+use super::random_layouts_and_machines::{any_layout, blank};
 use super::*;
 use crate::simulator::cut;
 use model::allocation::Allocation;

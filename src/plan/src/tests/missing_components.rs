@@ -5,7 +5,7 @@ use super::partly_kept_disks::{installed_with, problems_of, renew};
 use super::renewed_next_to_thin_pool::{layout_without_data, with_pool};
 use super::*;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
+use model::inventory::{ComponentRole, InspectionFailure, InspectionTarget, SpanningComponent};
 
 const ID: &str = "7d2f1c1e-0000-4000-8000-000000000001";
 
@@ -86,7 +86,7 @@ fn refuses_opaque_wiped_objects_while_a_component_is_missing() {
                 });
                 inventory
                     .failed
-                    .push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() });
+                    .push(InspectionFailure { tried: InspectionTarget::Array(uuid), why: "not enough".to_owned() });
             },
             "(raid5) on /dev/sda3 (the array does not start: not enough) could not be inspected",
         ),
@@ -290,7 +290,8 @@ fn unmountable_filesystem_is_not_a_missing_component() {
     let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", ComponentRole::NeedsAnother);
     let mut inventory = Inventory { parts: vec![journal], explored: true, ..marked() };
     uninspected_objects::put(&mut inventory, 0, 2, "ext4", "filesystem");
-    let failed = FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sda3".into()), why: "EUCLEAN".to_owned() };
+    let failed =
+        InspectionFailure { tried: InspectionTarget::Filesystem("/dev/sda3".into()), why: "EUCLEAN".to_owned() };
     inventory.failed.push(failed);
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert!(plan.opaque.iter().any(|object| object.devices == ["/dev/sda3"]), "{plan}");

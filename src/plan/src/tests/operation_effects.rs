@@ -4,8 +4,8 @@
 use super::*;
 use model::device_name::DevicePath;
 use operations::{
-    ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, BurnDisk, DeviceOp, GrowFilesystem, LuksContainer,
-    MountFilesystem, MountReadOnly, OpenContainer, Operation, SessionOp,
+    ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, BurnDisk, CreateLuksContainer, DeviceOp, GrowFilesystem,
+    LuksContainer, MountFilesystem, MountReadOnly, OpenContainer, Operation, SessionOp,
 };
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
         DeviceOp::CreateVolume(volume) => {
             Effect { brought: vec![(volume.device.clone(), all(&volume.physical))], ..destroying(&volume.physical) }
         }
-        DeviceOp::CreateContainer(LuksContainer { device, mapping, .. }) => {
+        DeviceOp::CreateContainer(CreateLuksContainer(LuksContainer { device, mapping, .. })) => {
             Effect { brought: vec![(mapping.clone(), vec![device])], ..destroying([device]) }
         }
         DeviceOp::OpenContainer(OpenContainer { container: LuksContainer { device, mapping, .. }, read_only }) => {

@@ -1,6 +1,6 @@
 //! Partly kept and preserved disks of machines that boot with BIOS, whose boot loader is outside of partitions.
 
-use super::bootable_images::finishing;
+use super::image_finishing::finishing;
 use super::partly_kept_disks::{MIRRORED, installed_with, operations_of};
 use super::*;
 use model::allocation::{Allocation, FinisherChoice};

@@ -1,6 +1,6 @@
 //! Approval of plans: the summary of a plan equals the approved one only if the same disks have the same fate.
 
-use super::generators::{NAMES, any_layout, any_machine};
+use super::random_layouts_and_machines::{NAMES, any_layout, any_machine};
 use super::*;
 use crate::approval_summary::{ObjectFate, VERSION, predict_summary};
 use model::allocation::{Allocation, ApprovedPlan};
@@ -352,7 +352,7 @@ fn predicts_reinstall_summary_before_the_installation() {
 #[test]
 fn predicted_summary_equals_the_actual_summary() {
     proptest!(ProptestConfig::with_cases(200), |(layout in any_layout())| {
-        let before = numbered(super::generators::blank());
+        let before = numbered(super::random_layouts_and_machines::blank());
         let Ok(plan) = make(&layout, &before, InstallMode::Install) else { return Ok(()) };
         let after = after(&plan, before.clone());
         let Ok(found) = with_ids(&layout, &after, request(InstallMode::Reinstall, None), 0) else { return Ok(()) };

@@ -3,7 +3,7 @@
 use super::partly_kept_disks::{MIRRORED, installed_with, operations_of, renew};
 use super::*;
 use model::inventory::{FirmwareLoadOption, FirmwareVariables, LoadOptionClass, LoadTarget};
-use operations::{BootEntries, DeviceOp, Esp, FinishInputs, MountFilesystem, Operation, SessionOp};
+use operations::{DeviceOp, Esp, FinishInputs, MountFilesystem, Operation, SessionOp, WriteBootEntries};
 
 /// Returns the layout whose ESP is preserved, and the layout whose ESP is renewed.
 fn layouts() -> [(String, bool); 2] {
@@ -88,7 +88,7 @@ fn the_loader_of_the_new_system_is_written_through_the_mount_point_of_a_preserve
         });
         assert!(mounted);
         let entries = operations_of(&plan).find_map(|operation| match operation {
-            Operation::Run(SessionOp::WriteBootEntries(BootEntries { esps, .. })) => Some(esps),
+            Operation::Run(SessionOp::WriteBootEntries(WriteBootEntries { esps, .. })) => Some(esps),
             _ => None,
         });
         assert_eq!(entries.unwrap()[0].guid, part.guid.unwrap());

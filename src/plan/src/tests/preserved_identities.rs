@@ -219,10 +219,10 @@ fn merged_filesystem_is_mounted_before_the_image_is_written() {
     layout.filesystems.push(filesystem("/home", "/dev/vg01/home", FilesystemFormat::Ext4, "home"));
     layout.filesystems[0].reinstall = OnReinstall::Merge;
     let installed = make(&layout, &five(), InstallMode::Install).unwrap();
-    assert_eq!(super::bootable_images::finishing(&installed).new_mounts, ["/home", "/srv", "/var/lib"]);
+    assert_eq!(super::image_finishing::finishing(&installed).new_mounts, ["/home", "/srv", "/var/lib"]);
     let before = with_uuids(after(&installed, five()));
     let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
-    assert_eq!(super::bootable_images::finishing(&plan).new_mounts, Vec::<String>::new());
+    assert_eq!(super::image_finishing::finishing(&plan).new_mounts, Vec::<String>::new());
     assert_eq!(paths(&plan, StageName::StorageMount), ["/", "/boot/efi", "/var/lib"]);
     assert_eq!(paths(&plan, StageName::StorageMountPreserved), ["/home", "/srv"]);
     assert_eq!(beneath(&plan), (&["/home".to_owned(), "/srv".to_owned()][..], &["/var/lib".to_owned()][..]));

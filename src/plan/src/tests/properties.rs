@@ -1,10 +1,10 @@
 //! Properties that hold for every layout on every machine.
 
 use super::blank_and_failed_disks::{replace, unplug};
-use super::generators::{NAMES, any_layout, any_machine, blank};
 use super::installation_identity::{claim, marker, reinstall};
 use super::operation_effects::{Brought, brought, effect};
 use super::property_counts::PropertyCounts;
+use super::random_layouts_and_machines::{NAMES, any_layout, any_machine, blank};
 use super::*;
 use model::device_name::DevicePath;
 use model::storage_graph::DeviceStack;

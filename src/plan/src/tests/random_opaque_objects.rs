@@ -9,7 +9,7 @@ use super::random_inventories::{Random, judge_seeds};
 use super::uninspected_objects::{group, put};
 use super::*;
 use model::allocation::RecordSource;
-use model::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
+use model::inventory::{ComponentRole, InspectionFailure, InspectionTarget, SpanningComponent};
 use std::collections::BTreeMap;
 
 /// Number of machines in a run without DROPHAMMER_FUZZ_SECONDS.
@@ -48,9 +48,10 @@ fn conceal(inventory: &mut Inventory, part: usize, random: &mut Random) -> &'sta
             let member = inventory::ArrayMember { device: device.into(), role: inventory::MemberRole::Active(0) };
             let (level, members) = ("raid1".to_owned(), vec![member]);
             inventory.arrays.push(inventory::MdArray { uuid, level, raid_devices: 2, members, ..Default::default() });
-            inventory
-                .failed
-                .push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "it has a write-behind log".to_owned() });
+            inventory.failed.push(InspectionFailure {
+                tried: InspectionTarget::Array(uuid),
+                why: "it has a write-behind log".to_owned(),
+            });
             return "array";
         }
         3 => {

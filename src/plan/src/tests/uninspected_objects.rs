@@ -4,7 +4,7 @@ use super::installation_identity::{claim, install, marked};
 use super::*;
 use model::device_name::DevicePath;
 use model::inventory::{
-    ArrayMember, AttemptTarget, FailedAttempt, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
+    ArrayMember, InspectionFailure, InspectionTarget, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
     MemberRole, StackedDevice, StackedDeviceKind, UnassignedDevices,
 };
 
@@ -54,7 +54,7 @@ fn array(inventory: &mut Inventory, device: &str) {
     let member = ArrayMember { device: device.into(), role: MemberRole::Active(0) };
     let (uuid, level, members) = (Uuid::from_u128(9), "raid5".to_owned(), vec![member]);
     inventory.arrays.push(MdArray { uuid, level, raid_devices: 3, members, ..MdArray::default() });
-    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() });
+    inventory.failed.push(InspectionFailure { tried: InspectionTarget::Array(uuid), why: "not enough".to_owned() });
 }
 
 const ON_SDA: [(&str, Change, &str); 17] = [

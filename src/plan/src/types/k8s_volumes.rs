@@ -17,7 +17,7 @@ pub struct PersistentVolume {
     pub disks: Vec<KernelName>,
     pub verdict: PersistentVerdict,
     /// Path that Kubernetes mounts. For a new logical volume, the path is unknown until LVM has created the volume.
-    #[serde(with = "common::serde_empty")]
+    #[serde(with = "common::empty_string_as_none")]
     pub path: Option<String>,
     /// Size in bytes; `None` if it is unknown before the volume is created.
     pub size_bytes: Option<u64>,

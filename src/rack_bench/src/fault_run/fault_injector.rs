@@ -114,7 +114,7 @@ impl FaultTarget {
         tokio::time::sleep(Duration::from_millis(700)).await;
         while !self.balancer.are_all_ready() {
             for server in &self.servers {
-                if let Some(status) = server.command_outcome() {
+                if let Some(status) = server.exit_status() {
                     return Err(Error::new(Phase::Control, format!("a server has ended by itself: {status}")));
                 }
             }

@@ -3,8 +3,8 @@
 //! server at `/readyz`. If a server fails the check, its connections are closed, so that the clients connect to the
 //! other server.
 
-use super::false_acknowledgements;
 use super::link_switch::LinkSwitch;
+use super::planted_false_acknowledgements;
 use common::sync::lock_mutex;
 use reqwest::{Client, Response};
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub struct LoadBalancer {
     pub backends: [BalancedBackend; 2],
     next: AtomicUsize,
     ids: AtomicU64,
-    tampering: Option<false_acknowledgements::TamperedRequest>,
+    tampering: Option<planted_false_acknowledgements::TamperedRequest>,
     /// HTTP client for the checks.
     client: Client,
 }
@@ -54,7 +54,7 @@ pub struct LoadBalancer {
 impl LoadBalancer {
     pub fn new(
         backends: [BackendAddresses; 2],
-        tampering: Option<false_acknowledgements::TamperedRequest>,
+        tampering: Option<planted_false_acknowledgements::TamperedRequest>,
         client: Client,
     ) -> Arc<LoadBalancer> {
         let backends = backends.map(|addresses| BalancedBackend {

@@ -3,7 +3,7 @@
 
 use super::history::{HistoryEvent, HistoryRecorder};
 use super::reinstall_operator::ReinstallOperator;
-use crate::machine::SimulatedMachine;
+use crate::simulated_machine::SimulatedMachine;
 use control::{AttemptNotice, HttpMachineClient};
 use linux::http;
 use model::allocation::Allocation;
@@ -31,7 +31,7 @@ const FILE_DELAY: Duration = Duration::from_secs(1);
 const SPECIAL_MACHINE_INTERVAL: u32 = 10;
 
 /// Properties that all machines of a run share.
-pub struct FaultRun {
+pub struct LifecycleContext {
     pub boot: SocketAddr,
     pub api_url: String,
     pub transfer: Duration,
@@ -54,7 +54,7 @@ pub fn machine_address(number: u32) -> IpAddr {
 pub struct MachineLifecycle {
     machine: SimulatedMachine,
     number: u32,
-    run: Arc<FaultRun>,
+    run: Arc<LifecycleContext>,
     boots: u32,
     began: Instant,
 }
@@ -73,7 +73,7 @@ struct ServedInstallation {
 }
 
 impl MachineLifecycle {
-    pub fn new(number: u32, run: Arc<FaultRun>) -> MachineLifecycle {
+    pub fn new(number: u32, run: Arc<LifecycleContext>) -> MachineLifecycle {
         let machine = SimulatedMachine::new(number, waits_for_file(number));
         MachineLifecycle { machine, number, run, boots: 0, began: Instant::now() }
     }

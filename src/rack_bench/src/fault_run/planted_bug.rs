@@ -1,9 +1,9 @@
 //! Planted bugs: defects of the network or of the database that the checker must find. Each of them affects either the
 //! machine [`AFFECTED_MACHINE`] or all machines.
 
-use super::false_acknowledgements::TamperedRequest;
 use super::history_checker::HistoryInvariant;
 use super::machine_lifecycle::machine_address;
+use super::planted_false_acknowledgements::TamperedRequest;
 use clap::ValueEnum;
 
 /// Number of the machine that some planted bugs affect. This machine loses power during its reinstall, and a delayed

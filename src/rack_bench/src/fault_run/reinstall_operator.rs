@@ -109,7 +109,7 @@ pub fn create_directory(dir: &std::path::Path, token: &str, machines: impl Itera
 }
 
 fn write_machine_file(dir: &std::path::Path, number: u32) -> Result<()> {
-    let machine = crate::machine::SimulatedMachine::new(number, false);
+    let machine = crate::simulated_machine::SimulatedMachine::new(number, false);
     let (id, mac) = (&machine.id, machine.mac());
     let text = format!(
         "id: {id}\nname: m{number}\nmacs: [\"{mac}\"]\nallocation:\n  id: a{number}\n  hostname: m{number}\n  image: bench\n  \

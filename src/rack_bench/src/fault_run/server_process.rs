@@ -77,7 +77,7 @@ impl ServerProcess {
                 Ok(response) => response.text().await.unwrap_or_default(),
                 Err(error) => error,
             };
-            if let Some(status) = self.command_outcome() {
+            if let Some(status) = self.exit_status() {
                 return Err(Error::new(
                     Phase::Control,
                     format!("the server in {} ended: {status}", self.dir.display()),
@@ -111,7 +111,7 @@ impl ServerProcess {
     }
 
     /// Returns the exit status if the process has ended.
-    pub fn command_outcome(&self) -> Option<std::process::ExitStatus> {
+    pub fn exit_status(&self) -> Option<std::process::ExitStatus> {
         lock_mutex(&self.child).as_mut().and_then(|child| child.try_wait().ok().flatten())
     }
 

@@ -20,7 +20,7 @@ async fn overlapping_range_is_refused_and_expired_one_disabled() {
     let url = server.create_database("address_ranges");
     let ((_one, one), (_two, two)) = (open_server(&url), open_server(&url));
     let heard = CapturedLog::default();
-    let watch = StatusLog::json_into(heard.clone());
+    let watch = ServerLog::json_into(heard.clone());
     let range = |text: &str| Some(text.parse().unwrap());
     assert!(!RangeRegistration::register_range(&one, None, &watch).await.unwrap().is_registered());
     let first = RangeRegistration::register_range(&one, range("10.0.0.100,10.0.0.199"), &watch).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_range_is_not_registered_with_sqlite() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("drophammer.sqlite");
     let state = std::thread::spawn(move || ServerState::open(&path, Duration::ZERO).unwrap()).join().unwrap();
-    let watch = StatusLog::json_into(CapturedLog::default());
+    let watch = ServerLog::json_into(CapturedLog::default());
     let range = Some("10.0.0.100,10.0.0.199".parse().unwrap());
     let registration = RangeRegistration::register_range(&state, range, &watch).await.unwrap();
     assert!(!registration.is_registered() && registration.permission.load(Ordering::SeqCst));

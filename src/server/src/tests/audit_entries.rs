@@ -1,7 +1,7 @@
 //! Entries of the audit log: every change, with its values, and every refused request.
 
 use super::*;
-use api::access::table::{RouteAccess, all_rules};
+use api::access::route_access::{RouteAccess, all_rules};
 
 impl Running {
     async fn audit(&self, query: &str) -> Vec<Value> {
@@ -166,7 +166,7 @@ async fn audit_file_that_is_not_regular_is_refused() {
     let file = dir.path().join("audit.fifo");
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let options = ServerConfig { audit_log: Some(file), ..options(dir.path()) };
-    let watch = StatusLog::json_into(CapturedLog::default());
+    let watch = ServerLog::json_into(CapturedLog::default());
     let refused = ControlServer::bind_server(&options, watch, &silent(), 10_000).await.err().unwrap().to_string();
     assert!(refused.contains("--audit-log") && refused.contains("is not a regular file"), "{refused}");
 }

@@ -46,7 +46,7 @@ impl Running {
     }
 }
 
-pub(super) const MACHINE: &str = "127.0.0.2";
+pub(super) const MACHINE_ADDRESS: &str = "127.0.0.2";
 pub(super) const ATTACKER: &str = "127.0.0.66";
 
 /// Starts a server with the production timeout after which a boot counts as silent.
@@ -60,40 +60,43 @@ pub(super) async fn in_earnest(dir: TempDir) -> Running {
 async fn other_address_cannot_end_a_running_installation() {
     let server = in_earnest(with_images()).await;
     let path = format!("/v1/machine/{ONE}");
-    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
-    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
-    assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
+    let token = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &token).await, 200);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &path, &token, "").await.status, 200);
 
     let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
-    server.heard(&format!("one: boot requested from {ATTACKER}; the boot at {MACHINE} was active ")).await;
+    server.heard(&format!("one: boot requested from {ATTACKER}; the boot at {MACHINE_ADDRESS} was active ")).await;
     assert_eq!(server.from(ATTACKER, "GET", &path, &stolen, "").await.status, 401, "the boot has not registered");
     assert_eq!(server.register_from(ATTACKER, ONE, &stolen).await, 503);
     server
-        .heard(&format!("one: the client at {ATTACKER} cannot register this machine yet: another boot of the machine, at {MACHINE}, is still active"))
+        .heard(&format!("one: the client at {ATTACKER} cannot register this machine yet: another boot of the machine, at {MACHINE_ADDRESS}, is still active"))
         .await;
     // The machine's own token is refused from another address.
     assert_eq!(server.from(ATTACKER, "GET", &path, &token, "").await.status, 401);
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 503);
     server
         .heard(&format!(
-            "one: request from {ATTACKER} refused: the token of the request belongs to the boot that registered from {MACHINE}"
+            "one: request from {ATTACKER} refused: the token of the request belongs to the boot that registered from {MACHINE_ADDRESS}"
         ))
         .await;
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] }).to_string();
-    assert_eq!(server.from(MACHINE, "POST", &format!("{path}/point-of-no-return"), &token, &body).await.status, 200);
+    assert_eq!(
+        server.from(MACHINE_ADDRESS, "POST", &format!("{path}/point-of-no-return"), &token, &body).await.status,
+        200
+    );
 
     // A second boot must also wait until the first one is silent, even at the machine's own address.
-    let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
-    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 503);
-    assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
-    assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 401);
+    let next = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &next).await, 503);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &path, &token, "").await.status, 200);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &path, &next, "").await.status, 401);
 
     // On the restarted server, the first boot is silent. The next boot can register, and replaces it.
     let server = Running::start_in(server.stop().await).await;
-    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
-    assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 401);
-    assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 200);
-    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 401);
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &next).await, 200);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &path, &token, "").await.status, 401);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &path, &next, "").await.status, 200);
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &token).await, 401);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,12 +105,12 @@ async fn a_restart_timeout_applies_to_the_same_address_only() {
     let options = ServerConfig { restart_timeout: Duration::ZERO, ..options(dir.path()) };
     let around = HostEnvironment { quiet: store::boot_activity::ACTIVE_BOOT_TIMEOUT, ..silent() };
     let server = Running::start_with(dir, &options, &around, 10_000).await;
-    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
-    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    let token = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &token).await, 200);
     let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
     assert_eq!(server.register_from(ATTACKER, ONE, &stolen).await, 503);
-    let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
-    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
+    let next = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &next).await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,8 +125,8 @@ async fn repeated_boot_requests_count_as_one_attempt() {
         (&server.listed().await["order"]["id"], &server.listed().await["order"]["attempts"]),
         (&json!(order), &json!(1))
     );
-    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
-    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    let token = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &token).await, 200);
     for _ in 0..5 {
         server.boot_from(ATTACKER, ONE).await;
     }
@@ -133,10 +136,10 @@ async fn repeated_boot_requests_count_as_one_attempt() {
     let path = format!("/v1/machine/{ONE}/report");
     let mut token = token;
     for attempts in [2, 3] {
-        assert_eq!(server.from(MACHINE, "POST", &path, &token, &report).await.status, 200);
-        token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+        assert_eq!(server.from(MACHINE_ADDRESS, "POST", &path, &token, &report).await.status, 200);
+        token = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
         assert_eq!(server.listed().await["order"]["attempts"], attempts);
-        assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+        assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &token).await, 200);
     }
 }
 
@@ -149,12 +152,12 @@ async fn boot_during_an_active_boot_counts_at_registration() {
     server.order("debian-13").await;
     let mut server = server;
     for (address, attempts, is_suspended) in
-        [("127.0.0.3", 1, false), (MACHINE, 2, false), (ATTACKER, 3, false), (MACHINE, 3, true)]
+        [("127.0.0.3", 1, false), (MACHINE_ADDRESS, 2, false), (ATTACKER, 3, false), (MACHINE_ADDRESS, 3, true)]
     {
         let token = token_of(&server.boot_from(address, ONE).await.text());
         // On the restarted server, each boot counts as silent immediately.
         let silent = Running::start_in(server.stop().await).await;
-        assert_eq!(silent.register_from(MACHINE, ONE, &token).await, 200);
+        assert_eq!(silent.register_from(MACHINE_ADDRESS, ONE, &token).await, 200);
         let order = silent.listed().await["order"].clone();
         assert_eq!((&order["attempts"], &order["given_up"]), (&json!(attempts), &json!(is_suspended)));
         if is_suspended {
@@ -167,7 +170,7 @@ async fn boot_during_an_active_boot_counts_at_registration() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boot_from_a_nic_of_another_machine_is_refused() {
     let dir = with_images();
-    let nics = [(MACHINE, "52:54:00:00:00:01"), (ATTACKER, "52:54:00:00:00:66")];
+    let nics = [(MACHINE_ADDRESS, "52:54:00:00:00:01"), (ATTACKER, "52:54:00:00:00:66")];
     let neighbors = move |address: IpAddr| {
         let found = nics.iter().filter(|(at, _)| at.parse() == Ok(address));
         found.map(|(_, mac)| (*mac).to_owned()).collect()
@@ -177,9 +180,9 @@ async fn boot_from_a_nic_of_another_machine_is_refused() {
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     assert!(server.boot_from(ATTACKER, ONE).await.text().contains("sanboot"));
     server.heard(&format!("(52:54:00:00:00:01): the machine is not served. If two machines share a UUID, assign a separate id to each; if it is the same machine, add the MAC to its file; the request came from {ATTACKER}")).await;
-    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    let token = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 409);
-    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &token).await, 200);
     // If a request comes through a router, the server cannot determine the MAC, and serves the boot. A machine whose
     // file lists no MACs may boot through any NIC.
     assert!(server.boot_from("127.0.0.9", ONE).await.text().contains("drophammer.token="));

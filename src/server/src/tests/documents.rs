@@ -87,8 +87,8 @@ impl Running {
         let with = ["--server", &url, "--token-file", &token];
         let command = Cli::try_parse_from(["drophammer"].iter().chain(arguments).chain(&with)).unwrap().command;
         let run = move || match command {
-            CliCommand::Apply(options) => drophammer::server_commands::documents::run_apply(&options),
-            CliCommand::Export(options) => drophammer::server_commands::documents::run_export(&options),
+            CliCommand::Apply(options) => drophammer::server_commands::apply_and_export::run_apply(&options),
+            CliCommand::Export(options) => drophammer::server_commands::apply_and_export::run_export(&options),
             _ => panic!(),
         };
         tokio::task::spawn_blocking(run).await.unwrap()

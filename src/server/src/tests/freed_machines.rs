@@ -1,6 +1,6 @@
 //! Machines that are freed while the system of the tenant still runs.
 
-use super::boot_network_attackers::MACHINE;
+use super::boot_network_attackers::MACHINE_ADDRESS;
 use super::impersonation_by_processes::Process;
 use super::secret_release::with_secrets;
 use super::*;
@@ -28,16 +28,19 @@ impl Running {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn previous_tenant_cannot_read_the_next_allocation() {
     let server = Running::start_in(with_secrets()).await;
-    let old = token_of(&server.boot_from(MACHINE, ONE).await.text());
-    assert_eq!(server.register_from(MACHINE, ONE, &old).await, 200);
+    let old = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &old).await, 200);
     let machine = format!("/v1/machine/{ONE}");
-    assert_eq!(server.from(MACHINE, "GET", &format!("{machine}/wait?seconds=60"), &old, "").await.status, 200);
-    assert_eq!(server.from(MACHINE, "GET", &machine, &old, "").await.status, 200);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &format!("{machine}/wait?seconds=60"), &old, "").await.status, 200);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &machine, &old, "").await.status, 200);
     let requested_before = server.requested().await;
     let begin = json!({ "allocationuuid": "a1", "order": "" }).to_string();
-    assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/point-of-no-return"), &old, &begin).await.status, 200);
+    assert_eq!(
+        server.from(MACHINE_ADDRESS, "POST", &format!("{machine}/point-of-no-return"), &old, &begin).await.status,
+        200
+    );
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1" }).to_string();
-    assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/report"), &old, &report).await.status, 200);
+    assert_eq!(server.from(MACHINE_ADDRESS, "POST", &format!("{machine}/report"), &old, &report).await.status, 200);
     assert!(!server.is_not_clean().await, "the machine has its own allocation");
 
     let server = server.restarted_strict(|_| ()).await;
@@ -65,7 +68,7 @@ async fn previous_tenant_cannot_read_the_next_allocation() {
     assert!(server.is_not_clean().await);
 
     // The next boot loads the ramdisk, and its agent registers.
-    assert!(server.boot_from(MACHINE, ONE).await.text().contains("initrd"));
+    assert!(server.boot_from(MACHINE_ADDRESS, ONE).await.text().contains("initrd"));
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
     assert!(!server.is_not_clean().await);

@@ -1,7 +1,7 @@
 //! Unprivileged processes of an installed machine that impersonate the machine. They know its UUID, its MACs and its
 //! address.
 
-use super::boot_network_attackers::MACHINE;
+use super::boot_network_attackers::MACHINE_ADDRESS;
 use super::reinstall::with_images;
 use super::secret_release::with_secrets;
 use super::*;
@@ -41,13 +41,13 @@ impl Running {
     ) -> Answer {
         let text = if body.is_null() { String::new() } else { body.to_string() };
         if process == Process::Unprivileged {
-            return self.from(MACHINE, method, path, token, &text).await;
+            return self.from(MACHINE_ADDRESS, method, path, token, &text).await;
         }
         loop {
             let socket = TcpSocket::new_v4().unwrap();
             socket.set_reuseaddr(true).unwrap();
             let port = fastrand::u16(20_000..FIRST_UNPRIVILEGED_PORT);
-            if socket.bind(format!("{MACHINE}:{port}").parse().unwrap()).is_ok() {
+            if socket.bind(format!("{MACHINE_ADDRESS}:{port}").parse().unwrap()).is_ok() {
                 return self.over(socket, method, path, token, &text).await;
             }
         }
@@ -59,7 +59,7 @@ impl Running {
 
     /// Requests a boot, and returns its token.
     pub(super) async fn requested(&self) -> String {
-        token_of(&self.boot_from(MACHINE, ONE).await.text())
+        token_of(&self.boot_from(MACHINE_ADDRESS, ONE).await.text())
     }
 }
 
@@ -73,7 +73,7 @@ async fn an_unprivileged_process_cannot_register_as_its_machine() {
     let refused = server.register_as(Process::Unprivileged, &token).await;
     assert_eq!(refused.status, 403, "{}", refused.text());
     assert!(refused.text().contains("does not prove that a privileged process sent the request"), "{}", refused.text());
-    server.heard(&format!("machine {ONE}: cannot register from {MACHINE}: source port ")).await;
+    server.heard(&format!("machine {ONE}: cannot register from {MACHINE_ADDRESS}: source port ")).await;
     let machine = format!("/v1/machine/{ONE}");
     for path in [machine.clone(), format!("{machine}/wait?seconds=0")] {
         assert_eq!(server.sent_by(Process::Unprivileged, "GET", &path, &token, &Value::Null).await.status, 401);

@@ -308,7 +308,7 @@ async fn the_layout_of_a_registered_machine_is_written() {
         let CliCommand::Layout(options) = Cli::try_parse_from(all).unwrap().command else { panic!() };
         tokio::task::spawn_blocking(move || {
             let mut outcome = None;
-            let output = common::recorded_output::recorded(|| {
+            let output = common::output_capture::recorded(|| {
                 let run = drophammer::server_commands::layouts::run_layout_command(&options);
                 outcome = run.as_ref().ok().copied();
                 run

@@ -2,8 +2,8 @@
 //! the server in between.
 
 mod early_ends;
-mod other_nic;
 mod refusals;
+mod unlisted_nic;
 
 use super::reinstall::with_images;
 use super::*;

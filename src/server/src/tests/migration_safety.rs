@@ -20,7 +20,7 @@ use store::machine_migration::{Migration, MigrationEvent};
 use store::schema;
 use store::sql::{self, Connection, Transaction, params};
 use store::testing::*;
-use store::token::TokenHash;
+use store::token_hash::TokenHash;
 
 const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";

@@ -183,7 +183,7 @@ fn root_machines_receive_addresses_of_the_range() {
         // The next dnsmasq process knows the leases of the previous one.
         let pxe = options.pxe.clone().unwrap();
         let heard = CapturedLog::default();
-        let watch = StatusLog::json_into(heard.clone());
+        let watch = ServerLog::json_into(heard.clone());
         let permission = Arc::new(std::sync::atomic::AtomicBool::new(true));
         let config = ServerConfig { dir: dir.path().to_owned(), ..options };
         let pxe = runtime.block_on(start_pxe(pxe, config, HTTP, (watch, permission.clone()))).unwrap();
@@ -210,7 +210,7 @@ fn root_unusable_pxe_options_are_refused_at_the_start() {
         let refused = |options: &ServerConfig| {
             let around = silent();
             let bound =
-                ControlServer::bind_server(options, StatusLog::json_into(CapturedLog::default()), &around, 1000);
+                ControlServer::bind_server(options, ServerLog::json_into(CapturedLog::default()), &around, 1000);
             runtime.block_on(bound).map(drop).unwrap_err().to_string()
         };
         let with = |change: &dyn Fn(&mut PxeOptions)| {
@@ -239,7 +239,7 @@ fn root_unusable_pxe_options_are_refused_at_the_start() {
             runtime
                 .block_on(ControlServer::bind_server(
                     &good,
-                    StatusLog::json_into(CapturedLog::default()),
+                    ServerLog::json_into(CapturedLog::default()),
                     &silent(),
                     1000,
                 ))

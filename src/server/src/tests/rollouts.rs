@@ -105,7 +105,7 @@ impl Running {
         let drophammer::cli::CliCommand::Rollout(options) = command else { panic!() };
         let run = move || {
             let mut outcome = CommandOutcome::Refused;
-            let output = common::recorded_output::recorded(|| {
+            let output = common::output_capture::recorded(|| {
                 outcome = drophammer::server_commands::rollouts::run_rollout_command(&options)?;
                 Ok(())
             });

@@ -154,7 +154,7 @@ async fn url_of_machines_must_match_the_certificate() {
     let dir = directory();
     let refused = async |options: ServerConfig| {
         let server =
-            ControlServer::bind_server(&options, StatusLog::json_into(CapturedLog::default()), &silent(), 100).await;
+            ControlServer::bind_server(&options, ServerLog::json_into(CapturedLog::default()), &silent(), 100).await;
         server.err().expect("it is refused").to_string()
     };
     for (url, words) in [

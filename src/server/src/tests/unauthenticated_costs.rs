@@ -4,7 +4,7 @@
 use super::*;
 
 const FLOOD: &str = "127.0.0.2";
-const MACHINE: &str = "127.0.0.3";
+const MACHINE_ADDRESS: &str = "127.0.0.3";
 
 impl Running {
     /// Opens a keep-alive connection from this address.
@@ -104,10 +104,10 @@ async fn log_limit_of_one_address_does_not_affect_others() {
         stream.write_all(get(&unknown(number)).as_bytes()).await.unwrap();
         assert!(next_answer(&mut stream).await.starts_with("HTTP/1.1 400"));
     }
-    assert_eq!(server.from(MACHINE, "GET", &unknown(0xffff), "", "").await.status, 400);
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &unknown(0xffff), "", "").await.status, 400);
     server.wait_until(|| server.answered().len() >= 401, "401 answers").await;
     let lines = server.heard.text();
-    assert!(lines.contains("52:54:00:aa:ff:ff"), "the alarm about {MACHINE} is not printed");
+    assert!(lines.contains("52:54:00:aa:ff:ff"), "the alarm about {MACHINE_ADDRESS} is not printed");
 }
 
 /// Measures the peak memory of a server that receives eight bodies of 4 MB at the same time. This test runs the server
@@ -169,7 +169,7 @@ async fn alone_eight_large_bodies() {
 async fn flood_of_one_address_delays_others_by_one_job() {
     const CONNECTIONS: usize = 400;
     let server = Running::start().await;
-    let [flood, machine] = [FLOOD, MACHINE].map(|address| address.parse::<IpAddr>().unwrap());
+    let [flood, machine] = [FLOOD, MACHINE_ADDRESS].map(|address| address.parse::<IpAddr>().unwrap());
     let (release, until) = std::sync::mpsc::channel();
     server.state.block_thread(until);
     let mut streams = Vec::new();
@@ -181,7 +181,7 @@ async fn flood_of_one_address_delays_others_by_one_job() {
     server
         .wait_until(|| server.request_permits.count_requests(flood) == CONNECTIONS, "all requests have arrived")
         .await;
-    let mut other = server.keep_alive_from(MACHINE).await;
+    let mut other = server.keep_alive_from(MACHINE_ADDRESS).await;
     other.write_all(get(&format!("/boot.ipxe?uuid={TWO}")).as_bytes()).await.unwrap();
     server
         .wait_until(|| server.request_permits.count_requests(machine) == 1, "the other machine's request has arrived")

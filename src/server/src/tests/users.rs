@@ -1,7 +1,7 @@
 //! Users, roles, projects and tokens: the permitted requests, and the visible objects.
 
 use super::*;
-use api::access::table::{RouteAccess, RouteScope, all_rules, find_rule};
+use api::access::route_access::{RouteAccess, RouteScope, all_rules, find_rule};
 use store::users::UserRole;
 
 impl Running {

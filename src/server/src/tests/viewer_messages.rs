@@ -2,7 +2,7 @@
 
 use super::reinstall::{failure, with_images};
 use super::*;
-use api::access::table::{RouteAccess, all_rules};
+use api::access::route_access::{RouteAccess, all_rules};
 use store::users::UserRole;
 
 /// Message of a failed installer, which quotes the output of the installer.

@@ -1,16 +1,16 @@
 //! Tests of the web page: authorization, contents, and escaping of text from machines.
 
-mod actions;
 mod allocate;
 mod bulk_actions;
 mod file_editor;
 mod live_updates;
 mod machine;
+mod machine_actions;
+mod page_permissions;
 mod rack_plan;
 mod reinstall;
 mod rollouts;
 mod site_objects;
-mod users;
 
 use super::plan_preview;
 use super::reinstall::with_images;

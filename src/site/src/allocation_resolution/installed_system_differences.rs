@@ -2,12 +2,12 @@
 
 use super::{find_layout, layout_id};
 use crate::effective_allocation::find_allocation_differences;
+use crate::ganeti_os_definition_state::DefinitionState;
 use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
-use crate::os_definition_state::DefinitionState;
 use crate::site_objects::SiteObjects;
 use common::format::replace_hidden;
+use model::ganeti_os_definition::OsSelector;
 use model::layout::{ImageId, Layout, read_json};
-use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, marker_layout_comparison};
 

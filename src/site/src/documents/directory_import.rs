@@ -7,7 +7,7 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::documents::DocumentContent;
+use store::operator_documents::DocumentContent;
 
 /// Files and folders of a server's directory that are not documents, and stay in the directory.
 const SERVER_FILES: [&str; 5] = ["boot", "tls", "operator.token", "metrics.token", "README.md"];

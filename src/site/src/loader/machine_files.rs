@@ -1,13 +1,13 @@
 //! Machines of a scan: the version of each machine file that is in force, and the errors of the files.
 
 use super::{SettledMachine, SiteLoader, apply_definition, check_machine_allocation};
-use crate::duplicates;
+use crate::duplicate_ids;
 use crate::migrated_allocations::AllocationOwners;
 use crate::operator_files::MachineSpec;
 use crate::snapshot::SiteSnapshot;
 use crate::unusable_files::MachineFileErrors;
 use crate::yaml_folder::{annotate_problem, format_problem};
-use common::format::system_errors::without_os_error_numbers;
+use common::format::os_error_messages::without_os_error_numbers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ impl SiteLoader {
         let all = all.collect();
         let dir = self.dir.clone();
         let describe = |problem: &str| describe_error(&dir, problem);
-        for (id, (path, machine)) in duplicates::remove_shared_ids(all, problems, &mut errors, &describe) {
-            duplicates::register_macs(&mut directory.macs, &path, &machine, problems);
+        for (id, (path, machine)) in duplicate_ids::remove_shared_ids(all, problems, &mut errors, &describe) {
+            duplicate_ids::register_macs(&mut directory.macs, &path, &machine, problems);
             directory.machine_files.insert_mut(id.clone(), path);
             directory.machines.insert_mut(id, Arc::new(machine));
         }

@@ -13,8 +13,8 @@ use model::allocation::{
 };
 use model::architecture::Architecture;
 use model::deploy_steps::traits;
-use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
-use model::os_definition::OsSelector;
+use model::disk_identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::ganeti_os_definition::OsSelector;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

@@ -3,7 +3,7 @@
 
 use super::yaml_node::{deserialize_node, format_at, format_position, parse_document};
 use marked_yaml::{Node, Spanned};
-use model::os_definition::{OsSelector, ParameterChange};
+use model::ganeti_os_definition::{OsSelector, ParameterChange};
 
 /// Change of an OS parameter, with the position of the change in the file.
 pub(crate) type SpannedChange = Spanned<ParameterChange>;

@@ -1,7 +1,7 @@
 //! Conversion of an allocation in a machine file to and from the fields that the server records for an installation.
 
 use super::AllocationSpec;
-use crate::os_definition_state::DefinitionState;
+use crate::ganeti_os_definition_state::DefinitionState;
 use common::type_errors::locate_json_error;
 use marked_yaml::{Span, Spanned};
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! The operator's YAML documents as nodes with positions: parsing, access to fields, and messages.
 
 use common::diagnostic::child_path;
-use common::spelling::find_similar;
+use common::spelling_suggestions::find_similar;
 use common::type_errors::reword_type_error;
 use common::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};

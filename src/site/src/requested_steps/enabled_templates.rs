@@ -2,7 +2,7 @@
 //! templates. This also applies to templates that the allocation does not request, since a later allocation may
 //! request them.
 
-use super::{RequestedArrays, RequestedTemplate, find_arrays, out_of_band};
+use super::{RequestedArrays, RequestedTemplate, find_arrays, out_of_band_templates};
 use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{MachineSpec, format_at};
 use crate::site_objects::SiteObjects;
@@ -74,7 +74,7 @@ fn check_template(machine: &MachineSpec, enabled: &RequestedTemplate) -> Result<
     })?;
     let (remote, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.entry.out_of_band);
     let mut problems = Vec::new();
-    out_of_band::convert_steps(machine, &remote, std::slice::from_ref(enabled), &mut problems);
+    out_of_band_templates::convert_steps(machine, &remote, std::slice::from_ref(enabled), &mut problems);
     let arrays = find_arrays(&steps, std::slice::from_ref(enabled), &mut problems);
     let name = &enabled.stored.template.name;
     let missing = plan::without_steps(&StepList::from(steps)).into_iter();

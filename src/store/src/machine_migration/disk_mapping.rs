@@ -6,7 +6,7 @@
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
 use model::inventory::InventoryDisk as Found;
-use model::layout::hints::{explain_differences, find_candidates};
+use model::layout::root_device_hints::{explain_differences, find_candidates};
 use model::layout::{DiskSpec, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,7 @@
 
 use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationEvent, MigrationState, StartedCopy, disk_mapping};
 use crate::AttemptStart;
-use crate::token::TokenHash;
+use crate::token_hash::TokenHash;
 use model::machine_migration::{self, MigratedMachine, MigrationSide};
 
 impl Migration {

@@ -4,8 +4,8 @@
 use super::*;
 use crate::boot_activity::BootActivity;
 use crate::next_boot::{BootRequestSender, decide_boot};
-use crate::order_records::{ReinstallOrder, read_order, store_order};
-use crate::{boots, schema};
+use crate::reinstall_order_records::{ReinstallOrder, read_order, store_order};
+use crate::{registered_boots, schema};
 use model::deploy_steps::OutOfBandStep::{PowerOff, PowerOn, Reboot, ResetBios};
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn register(state: &ServerState, boot: &MachineBoot) {
     let boot = boot.clone();
     runtime()
-        .block_on(state.run_durably(move |transaction| boots::replace_boot(transaction, &boot, "10.0.0.1")))
+        .block_on(state.run_durably(move |transaction| registered_boots::replace_boot(transaction, &boot, "10.0.0.1")))
         .unwrap();
 }
 

@@ -7,12 +7,12 @@ use super::{
     MemberRecord, MemberState, Rollout, RolloutMember, RolloutRecord, RolloutState, list_ids, read_rollout,
     store_member, store_rollout,
 };
-use crate::documents::{self, ExpectedDocument};
 use crate::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use crate::install_state::read_install_state;
 use crate::json_columns::to_json_column;
-use crate::order_records::{ReinstallOrder, ReinstallOverrides, delete_order};
-use crate::orders::{OrderOutcome, insert_order};
+use crate::operator_documents::{self, ExpectedDocument};
+use crate::reinstall_order_records::{ReinstallOrder, ReinstallOverrides, delete_order};
+use crate::reinstall_orders::{OrderOutcome, insert_order};
 use crate::sql::{self, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
@@ -162,7 +162,7 @@ impl ServerState {
         let (allocation, time) = (allocation.to_owned(), self.shared_time());
         self.run_durably(move |transaction| {
             let due = find_due(transaction, id, number, time)?;
-            let is_outdated = documents::has_changed(transaction, based_on.as_ref())?;
+            let is_outdated = operator_documents::has_changed(transaction, based_on.as_ref())?;
             let Some(mut rollout) = due.filter(|_| !is_outdated) else { return Ok(MemberOrderOutcome::NotDue) };
             let member = &mut rollout.members[number];
             let machine = member.machine.clone();

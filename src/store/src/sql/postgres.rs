@@ -11,7 +11,7 @@ mod retry_delay;
 pub(crate) mod session;
 mod space_check;
 mod transaction_group;
-mod values;
+mod value_conversion;
 
 use super::{Error, Result, Row, TransactionKind, Value};
 use crate::database_id::DatabaseIdentity;
@@ -147,7 +147,7 @@ impl PostgresConnection {
 
     pub(super) fn query(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>> {
         let rows = self.call(async |session| session.query(sql, values).await)?;
-        rows.iter().map(values::read_row).collect()
+        rows.iter().map(value_conversion::read_row).collect()
     }
 
     pub(super) fn execute_batch(&self, sql: &str) -> Result<()> {

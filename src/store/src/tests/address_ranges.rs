@@ -53,7 +53,7 @@ fn concurrent_range_registrations_succeed_once() {
 
 #[test]
 fn the_only_server_of_a_sqlite_file_registers_after_each_restart() {
-    if super::engine::is_postgres("several servers share the database, and each range belongs to one of them") {
+    if super::test_engine::is_postgres("several servers share the database, and each range belongs to one of them") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -69,7 +69,7 @@ fn database_of_earlier_schema_is_upgraded_with_its_records() {
 
 #[test]
 fn file_that_is_not_a_database_is_refused() {
-    if engine::is_postgres("PostgreSQL has no database file in the directory") {
+    if test_engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn file_that_is_not_a_database_is_refused() {
 /// contains the installation.
 #[test]
 fn damaged_database_never_reinstalls_installed_machines() {
-    if engine::is_postgres("PostgreSQL has no database file in the directory") {
+    if test_engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
     }
     const SECTOR: usize = 512;

@@ -1,10 +1,10 @@
 //! Documents in the database.
 
 use super::*;
-use crate::documents::{
+use crate::machine_removal_protection::RemovedMachine;
+use crate::operator_documents::{
     BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome,
 };
-use crate::machine_removal::RemovedMachine;
 
 fn content(text: &str) -> DocumentContent {
     DocumentContent { text: text.to_owned(), executable: false }

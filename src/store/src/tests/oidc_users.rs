@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::oidc_users::{LoginOutcome, LoginToken, ProviderLogin};
-use crate::token::hash_token;
+use crate::token_hash::hash_token;
 use crate::user_tokens::TokenVerdict;
 use crate::users::{IdentitySource, UserChange, UserOutcome, UserRole};
 

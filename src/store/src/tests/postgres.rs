@@ -70,7 +70,7 @@ fn concurrent_servers_issue_each_fencing_token_once() {
     let dirs: Vec<TempDir> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
     let issue = |dir: &TempDir| {
         let state = open_at(&address, dir);
-        (0..30).map(|_| wait(state.run_durably(epoch::issue_token)).sequence).collect::<Vec<_>>()
+        (0..30).map(|_| wait(state.run_durably(database_epoch::issue_token)).sequence).collect::<Vec<_>>()
     };
     let mut all: Vec<u64> = std::thread::scope(|scope| {
         let servers: Vec<_> = dirs.iter().map(|dir| scope.spawn(|| issue(dir))).collect();
@@ -111,7 +111,7 @@ fn tokens_before_a_restore_are_not_comparable() {
     let Some(address) = new_database() else { return };
     let dir = tempfile::tempdir().unwrap();
     let state = open_at(&address, &dir);
-    let before = wait(state.run_durably(epoch::issue_token));
+    let before = wait(state.run_durably(database_epoch::issue_token));
     let backup = dir.path().join("backup.sqlite");
     backup::back_up_store(Some(&address), dir.path(), &backup).unwrap();
     install(&state, "m");
@@ -120,7 +120,7 @@ fn tokens_before_a_restore_are_not_comparable() {
     assert!(refused.contains("is older than the state of"), "{refused}");
     backup::restore_store(Some(&target), dir.path(), &backup, true).unwrap();
     let restored = open_at(&target, &dir);
-    let after = wait(restored.run_durably(epoch::issue_token));
+    let after = wait(restored.run_durably(database_epoch::issue_token));
     assert!(after.compare_age(&before).is_none(), "tokens of different epochs cannot be compared");
     assert!(wait(restored.explain_unconfirmed(vec!["m".to_owned()])).is_some());
     // The server with the old database cannot commit to the new one, and the old database is no longer accepted.

@@ -247,7 +247,7 @@ fn two_servers_order_each_member_once() {
     let machines: Vec<String> = (0..8).map(|number| format!("m{number}")).collect();
     let names: Vec<&str> = machines.iter().map(String::as_str).collect();
     let id = create(&state, &names, limits(5, 1));
-    let servers = match engine::is_postgres("") {
+    let servers = match test_engine::is_postgres("") {
         true => [open(&dir), open(&dir)],
         // A SQLite file belongs to one server, whose tasks share the connection.
         false => [state.clone(), state.clone()],

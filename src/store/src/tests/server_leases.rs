@@ -174,7 +174,7 @@ fn an_interrupted_power_cycle_is_resumed_by_one_server() {
 /// A SQLite file belongs to one server, whose earlier process has ended.
 #[test]
 fn sqlite_lease_ends_with_its_process() {
-    if engine::is_postgres("tests of SQLite") {
+    if test_engine::is_postgres("tests of SQLite") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

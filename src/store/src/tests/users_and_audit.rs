@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::audit::{AuditDurability, AuditEntry, AuditOutcome, AuditQuery, AuditRetention};
-use crate::token::hash_token;
+use crate::token_hash::hash_token;
 use crate::user_tokens::TokenVerdict;
 use crate::users::{Identity, OPERATOR_TOKEN_USER, UserChange, UserOutcome, UserRole};
 
@@ -44,7 +44,7 @@ fn entry(user: &str) -> AuditEntry {
 /// A full disk must not lock out users, whose requests may be necessary to free space.
 #[test]
 fn a_token_whose_use_cannot_be_recorded_is_accepted() {
-    if engine::is_postgres("the trigger is written for SQLite") {
+    if test_engine::is_postgres("the trigger is written for SQLite") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn a_token_whose_use_cannot_be_recorded_is_accepted() {
 
 #[test]
 fn tokens_are_stored_as_hashes_and_survive_a_restart() {
-    if engine::is_postgres("PostgreSQL has no database file in the directory") {
+    if test_engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ fn after_power_failure(dir: &TempDir) -> (Vec<AuditEntry>, usize) {
 
 #[test]
 fn an_entry_is_on_disk_before_its_change_or_together_with_it() {
-    if engine::is_postgres("PostgreSQL has no database file in the directory") {
+    if test_engine::is_postgres("PostgreSQL has no database file in the directory") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

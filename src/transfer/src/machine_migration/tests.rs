@@ -1,9 +1,9 @@
 //! Both agents run in one process, connected over the loopback interface, with files in place of devices.
 
 use super::*;
-use crate::connection::TlsLink;
 use crate::protocol::{ConnectionEnd, TransferHello};
 use crate::receive_command::tests::wire;
+use crate::tls_connection::TlsLink;
 use linux::storage::block_device;
 use linux::storage::test_loop_device::TestLoopDevice;
 use std::fs;

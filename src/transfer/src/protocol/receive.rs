@@ -7,9 +7,9 @@ use super::frames::{
 };
 use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, TransferSender};
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, worker_count};
-use crate::connection::TlsLink;
 use crate::destination_disk::TransferDestination;
-use crate::signed_certificate::PeerCertificate;
+use crate::ganeti_certificate::PeerCertificate;
+use crate::tls_connection::TlsLink;
 use common::encoding::encode_hex;
 use common::sync::lock_mutex;
 use linux::storage::aligned_buffer::AlignedBuffer;

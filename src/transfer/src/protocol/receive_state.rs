@@ -2,9 +2,9 @@
 //! connections.
 
 use super::frames::{SenderRun, TransferHello};
-use crate::connection::ShutdownHandle;
 use crate::destination_disk::TransferDestination;
-use crate::signed_certificate::PeerCertificate;
+use crate::ganeti_certificate::PeerCertificate;
+use crate::tls_connection::ShutdownHandle;
 use common::error::Result as Opened;
 use common::sync::lock_mutex;
 use std::io;

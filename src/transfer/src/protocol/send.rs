@@ -7,8 +7,8 @@ use super::frames::{
     self, DiskPiece, HelloAnswer, PieceEncoding, PiecesDigest, ProtocolFrame, ReceiptFigures, TransferHello,
 };
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, GRANULE_BYTES, worker_count};
-use crate::connection::TlsLink;
 use crate::source_disk::{DiskSegment, SegmentIter, TransferSource};
+use crate::tls_connection::TlsLink;
 use common::encoding::encode_hex;
 use common::sync::lock_mutex;
 use linux::storage::aligned_buffer::AlignedBuffer;

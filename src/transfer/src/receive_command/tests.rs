@@ -5,7 +5,7 @@ mod concurrent_sender_runs;
 mod interruptions;
 mod refusals;
 
-use super::super::options::{CommonOptions, NamedDisk, SendOptions, SigningOptions};
+use super::super::move_options::{CommonOptions, NamedDisk, SendOptions, SigningOptions};
 use super::super::{key_generation, send_command};
 use super::*;
 use std::fs;

@@ -1,6 +1,6 @@
 //! Limits the number of connections that are not yet authenticated.
 
-use crate::connection::ShutdownHandle;
+use crate::tls_connection::ShutdownHandle;
 use common::sync::lock_mutex;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Mutex;

@@ -6,9 +6,9 @@
 //! If the extent tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log,
 //! whole chunks are treated as used.
 
-use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::limits::{MAXIMUM_TREE_NODES, VisitedBlocks};
-use super::ranges::UsedRanges;
+use super::bounded_disk_reads::{DiskView, FilesystemUsage, ReadIntegers};
+use super::used_ranges::UsedRanges;
+use super::work_limits::{MAXIMUM_TREE_NODES, VisitedBlocks};
 use std::ops::Range;
 
 const SUPERBLOCK: u64 = 64 << 10;

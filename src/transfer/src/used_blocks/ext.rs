@@ -1,8 +1,8 @@
 //! Reader of ext2, ext3 and ext4: used blocks are marked in the block bitmap of each group (fs/ext4/ext4.h).
 
-use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::limits::{MAXIMUM_READS, VisitedBlocks};
-use super::ranges::{UsedRanges, set_bits};
+use super::bounded_disk_reads::{DiskView, FilesystemUsage, ReadIntegers};
+use super::used_ranges::{UsedRanges, set_bits};
+use super::work_limits::{MAXIMUM_READS, VisitedBlocks};
 
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: u16 = 0xef53;

@@ -1,8 +1,8 @@
 //! Reader of FAT12, FAT16 and FAT32: the file allocation table has one entry per cluster. An entry is zero if its
 //! cluster is free.
 
-use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::ranges::UsedRanges;
+use super::bounded_disk_reads::{DiskView, FilesystemUsage, ReadIntegers};
+use super::used_ranges::UsedRanges;
 
 /// Maximum size of a file allocation table, in bytes.
 const MAXIMUM_TABLE_BYTES: u64 = 1 << 30;

@@ -4,7 +4,7 @@
 //!
 //! Offsets and bytes match libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
-use super::disk_view::{DiskView, ReadIntegers};
+use super::bounded_disk_reads::{DiskView, ReadIntegers};
 
 const LUKS_SECOND: &[u8] = b"SKUL\xba\xbe";
 

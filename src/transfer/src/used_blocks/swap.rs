@@ -1,8 +1,8 @@
 //! Reader of swap space. The contents of swap space are needed on another machine only if they include a hibernated
 //! system.
 
-use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::ranges::UsedRanges;
+use super::bounded_disk_reads::{DiskView, FilesystemUsage, ReadIntegers};
+use super::used_ranges::UsedRanges;
 use std::ops::Range;
 
 /// Page sizes of Linux, in bytes.

@@ -1,16 +1,16 @@
 //! Filesystems created by the usual tools: a copy of only the used blocks must contain all files.
 
-mod attacks;
 mod btrfs_extents;
 mod built_filesystems;
+mod crafted_filesystems;
 mod doubtful_filesystems;
 mod fuzz;
 mod mounted_filesystems;
 mod stale_signatures;
 mod vfat_clusters;
 
-use super::disk_view::ReadIntegers;
-use super::ranges::set_bits;
+use super::bounded_disk_reads::ReadIntegers;
+use super::used_ranges::set_bits;
 use super::*;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

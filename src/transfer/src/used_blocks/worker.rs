@@ -8,10 +8,10 @@ mod protocol;
 
 pub use child_process::run_worker;
 
-use super::limits::{MAXIMUM_READ_BYTES, MAXIMUM_READS};
-use super::{UsedBlocks, mark_all_used, ranges, round_ranges};
+use super::work_limits::{MAXIMUM_READ_BYTES, MAXIMUM_READS};
+use super::{UsedBlocks, mark_all_used, round_ranges, used_ranges};
 use common::format::{replace_hidden, truncate_bytes};
-use linux::process::worker::{WorkerJob, WorkerProcess};
+use linux::process::worker_process::{WorkerJob, WorkerProcess};
 use protocol::{ReadRequest, WorkerMessage};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -90,7 +90,7 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
                     if !is_next
                         || range.start >= range.end
                         || range.end > order.size
-                        || found.len() >= ranges::MAXIMUM_RANGES
+                        || found.len() >= used_ranges::MAXIMUM_RANGES
                     {
                         return Err(worker_protocol_error());
                     }

@@ -3,9 +3,9 @@
 
 mod log;
 
-use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
-use super::limits::{MAXIMUM_TREE_NODES, VisitedBlocks};
-use super::ranges::UsedRanges;
+use super::bounded_disk_reads::{DiskView, FilesystemUsage, ReadIntegers};
+use super::used_ranges::UsedRanges;
+use super::work_limits::{MAXIMUM_TREE_NODES, VisitedBlocks};
 use std::ops::Range;
 
 /// Offsets in the superblock. All integers are big-endian.

@@ -3,7 +3,7 @@
 
 use super::*;
 use model::install_marker::InstallMarker;
-use model::recorded_disks::KnownDisk;
+use model::pool_machine_disks::KnownDisk;
 
 /// Tests two events after an installation by metal-hammer: an accidental PXE boot, and a reinstall that is refused
 /// because the disks contain no marker. Neither event changes the installation or its record.
@@ -16,11 +16,11 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.machine_pool().unwrap().is_allocated(true).unwrap());
     let found = control.fetch_machine().unwrap().allocation.unwrap();
     let owner = PoolAllocation::Allocated { allocation: &found.id, reinstall: false, installed: found.succeeded };
-    let subject = PlanSubject { machine: MACHINE.into(), image: "nothing".into(), ..PlanSubject::default() };
+    let subject = PlanSubject { machine: MACHINE_ID.into(), image: "nothing".into(), ..PlanSubject::default() };
     let refusal = plan::plan_emptying(&machine(), owner, &[], subject).unwrap_err().to_string();
     println!("{refusal}");
     assert!(refusal.contains("another agent has installed it"), "{refusal}");
-    let marker = InstallMarker { machine: MACHINE.into(), allocation: ONE.into(), ..InstallMarker::default() };
+    let marker = InstallMarker { machine: MACHINE_ID.into(), allocation: ONE.into(), ..InstallMarker::default() };
     let filesystem = model::inventory::FilesystemContents { marker: Some(marker), ..Default::default() };
     let ours = Inventory { filesystems: vec![filesystem], ..machine() };
     assert_eq!(erasure(&ours, Some(&found)), None);

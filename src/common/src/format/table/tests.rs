@@ -1,6 +1,6 @@
 use super::super::terminal_escaping::render_styles;
 use super::*;
-use crate::recorded_output::{HOSTILE, first_hidden};
+use crate::output_capture::{HOSTILE, first_hidden};
 
 fn column(title: &str, is_prose: bool) -> TableColumn {
     TableColumn { title: title.to_owned(), is_prose, is_rigid: false }

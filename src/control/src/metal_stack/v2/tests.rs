@@ -11,7 +11,7 @@ use model::inventory::Inventory;
 use std::path::Path;
 use testing::http::{Request, ResponseBehavior, Server};
 
-const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
+const MACHINE_ID: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
 
 const QUICK: V2Timeouts = V2Timeouts {
     retries: RetryPolicy {
@@ -59,10 +59,10 @@ fn control(
 
 /// Boots the machine again. `record` is the record in its EFI variables.
 fn booted(pixie: &str, pace: V2Timeouts, record: &FirmwareRecord) -> MetalControlPlane {
-    let config = pixie_config::fetch_config(pixie, MACHINE, NO_RETRIES).unwrap_or_else(|error| panic!("{error}"));
-    let api = MetalApiV2::with_timeouts(pixie, MACHINE, &config, record.clone(), pace)
+    let config = pixie_config::fetch_config(pixie, MACHINE_ID, NO_RETRIES).unwrap_or_else(|error| panic!("{error}"));
+    let api = MetalApiV2::with_timeouts(pixie, MACHINE_ID, &config, record.clone(), pace)
         .unwrap_or_else(|error| panic!("{error}"));
-    MetalControlPlane::with_api(Box::new(api), MACHINE, &config.partition, record.clone())
+    MetalControlPlane::with_api(Box::new(api), MACHINE_ID, &config.partition, record.clone())
 }
 
 fn silent() -> ResponseBehavior {
@@ -86,7 +86,7 @@ fn allocated(id: &str) -> ResponseBehavior {
 
 fn requested_methods(server: &Server) -> Vec<String> {
     let name = |request: &Request| request.path.rsplit('/').next().unwrap_or_default().to_owned();
-    server.requests().iter().map(name).filter(|name| name != MACHINE && name != "GetBMC").collect()
+    server.requests().iter().map(name).filter(|name| name != MACHINE_ID && name != "GetBMC").collect()
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn refused_token_is_fetched_again() {
     control.register_machine(&Inventory::default()).unwrap();
     assert_eq!(requested_methods(&server), ["Register", "Register"]);
     let register: Value = serde_json::from_str(&server.requests().last().unwrap().body).unwrap();
-    assert_eq!((register["partition"].as_str(), register["uuid"].as_str()), (Some("fra"), Some(MACHINE)));
+    assert_eq!((register["partition"].as_str(), register["uuid"].as_str()), (Some("fra"), Some(MACHINE_ID)));
     assert_eq!(register["hardware"]["nics"][0], json!({"name": "lo", "mac": "00:00:00:00:00:00"}));
 }
 
@@ -129,7 +129,7 @@ fn ended_stream_is_reopened_until_allocation() {
     assert!(methods.len() >= 4 && methods.iter().all(|call| call == "Wait"), "{methods:?}");
     let machine = control.fetch_machine().unwrap();
     let allocation = machine.allocation.unwrap();
-    assert_eq!((machine.id.as_str(), allocation.id.as_str()), (MACHINE, "a-1"));
+    assert_eq!((machine.id.as_str(), allocation.id.as_str()), (MACHINE_ID, "a-1"));
     assert_eq!(allocation.console_password.len(), 16);
     assert_eq!(control.fetch_machine().unwrap().allocation.unwrap().console_password, allocation.console_password);
 }

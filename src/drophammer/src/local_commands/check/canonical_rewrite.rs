@@ -1,7 +1,7 @@
 //! `drophammer check --fix`: rewrites the values of layouts in canonical spelling, and preserves everything else.
 
 use super::TextFile;
-use super::documents::DocumentType;
+use super::document_types::DocumentType;
 use crate::local_commands::{STDIN, is_json, problem_lines};
 use common::command_outcome::CommandOutcome;
 use common::diagnostic::Diagnostic;

@@ -4,7 +4,7 @@ use api::plan_input::{PlanInput, RegisteredInventory};
 use model::allocation::AssignedMachine;
 use serde::Serialize;
 use serde_json::Value;
-use site::approved_inputs::describe_changed_input;
+use site::approved_input_digests::describe_changed_input;
 
 /// Returns a line for each difference between the machine in the saved plan and the current machine.
 pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -> Vec<String> {

@@ -1,7 +1,7 @@
 use super::super::login::log_in;
 use super::*;
 use common::command_outcome::CommandOutcome;
-use common::recorded_output::recorded;
+use common::output_capture::recorded;
 use model::registry_auth::SecretText;
 use std::cell::Cell;
 use testing::http::{ResponseBehavior, Server};

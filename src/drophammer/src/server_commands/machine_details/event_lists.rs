@@ -4,7 +4,7 @@ use super::POLL_INTERVAL;
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_list_part};
 use crate::server_commands::{OperatorClient, OperatorResponse, find_machine, print_refusal};
 use ::api::machine_details::{HistoryEntry, StoredEvent};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use clap::Args;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::Result;

@@ -1,12 +1,12 @@
 //! Sections in the output of `drophammer machine show`.
 
 use super::format_time;
+use crate::server_commands::fact_sections::{format_fact, format_section};
 use crate::server_commands::machine_list::{describe_order, machine_name};
-use crate::server_commands::record_text::{format_fact, format_section};
 use ::api::display_phase::FILE_ERROR;
 use ::api::install_timeline::{TimelineEntry, TimelineState};
 use ::api::machine_details::{HardwareDetails, MachineDetails, RolloutMembership};
-use ::api::operator::MachineSummary;
+use ::api::operator_api::MachineSummary;
 use common::format::{self, format_bytes, format_count, format_seconds, replace_hidden};
 
 /// Formats everything about one machine. `all` lists all machines of the server, from which the names of other machines

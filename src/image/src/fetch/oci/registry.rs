@@ -4,7 +4,7 @@ use super::super::head_request::{HeadAnswer, ImageHead, request_head};
 use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
 use super::manifest::accepted_types;
 use super::reference::ImageReference;
-use super::token;
+use super::registry_authentication;
 use crate::pipeline::{Digest, DigestKind, DigestReader};
 use common::error::{Context, Error, Phase, Result};
 use model::registry_auth::{PullSecret, SecretText};
@@ -136,7 +136,8 @@ impl<'a> RegistryRepository<'a> {
             return Ok(false);
         }
         let RegistryRepository { client, reference, secret, pace, .. } = self;
-        self.authorization = Some(token::answer_challenge(client, &reference.repository, refusal, *secret, pace)?);
+        self.authorization =
+            Some(registry_authentication::answer_challenge(client, &reference.repository, refusal, *secret, pace)?);
         Ok(true)
     }
 

@@ -3,7 +3,7 @@
 
 use super::registry::RegistryRepository;
 use crate::fetch::cosign::{self, CosignPayload, CosignPublicKey, CosignSignature};
-use crate::fetch::{ImageSource, signed_name};
+use crate::fetch::{ImageSource, signed_image_id};
 use crate::pipeline::Digest;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -84,7 +84,7 @@ fn check_payload(
     if !digests.contains(&&digest) {
         return Err(format!("the signed payload is for another image, with the digest {digest}"));
     }
-    signed_name::check_signed_name(name.as_deref(), source.id.as_deref(), &source.minimum)?;
+    signed_image_id::check_signed_name(name.as_deref(), source.id.as_deref(), &source.minimum)?;
     Ok(name)
 }
 

@@ -1,11 +1,11 @@
 //! Decodes streams of each format, with one thread and with several threads: complete streams, streams of several
 //! frames, truncated and damaged streams, and streams that are followed by other data.
 
-mod cli;
 mod corrupt_streams;
 mod endless_empty_frames;
 mod fuzz;
 mod property;
+mod tool_streams;
 
 use super::*;
 use crate::pipeline::buffer_pipe::{BufferChunk, create_pipe};

@@ -1,8 +1,8 @@
 //! Parses the type of a member and, for a sparse file, its map.
 
-use super::super::member::MemberKind;
 use super::super::pax::PaxRecords;
 use super::super::sparse::{self, SparseMap};
+use super::super::tar_member::MemberKind;
 use super::{TarParser, is_plain_number, parse_number};
 use std::io;
 use tar::{EntryType, GnuExtSparseHeader, Header};

@@ -1,6 +1,6 @@
 //! Parses handmade tars, both valid and invalid.
 
-use super::super::member::MemberKind;
+use super::super::tar_member::MemberKind;
 use super::*;
 use crate::testing::{Tar, reader};
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 
 #[test]
 fn fuzz_untar() {

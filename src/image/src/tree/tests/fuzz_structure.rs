@@ -6,7 +6,7 @@ use super::*;
 use fastrand::Rng;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 
 static JUDGES: LazyLock<Mutex<Judges>> = LazyLock::new(|| Mutex::new(Judges::start()));
 

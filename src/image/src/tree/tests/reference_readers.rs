@@ -2,7 +2,7 @@
 //! must be plain words.
 
 use crate::testing::reader;
-use crate::tree::member::MemberKind;
+use crate::tree::tar_member::MemberKind;
 use crate::tree::tar_parser::TarParser;
 use common::encoding::decode_hex;
 use std::fs::File;

@@ -258,7 +258,8 @@ fn edits_of_mutated_tables_preserve_entries_or_are_refused() {
     {
         let sectors = disk.len() as u64 / u64::from(sector);
         let Ok(Some(gpt)) = Gpt::read(&read_from(&disk), sector.into(), 1) else { continue };
-        let preserved = gpt.entries().filter_map(|entry| super::entries::find_expected_entry(&gpt, entry.number));
+        let preserved =
+            gpt.entries().filter_map(|entry| super::target_entries::find_expected_entry(&gpt, entry.number));
         let edit = TableEdit {
             guid: gpt.guid(),
             ..edit(

@@ -9,7 +9,8 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 
 fn disk(serial: &str, wwn: &str, size_bytes: u64) -> DiskIdentity {
-    let (serial, wwn) = (serde_empty::non_empty(serial.to_owned()), serde_empty::non_empty(wwn.to_owned()));
+    let (serial, wwn) =
+        (empty_string_as_none::non_empty(serial.to_owned()), empty_string_as_none::non_empty(wwn.to_owned()));
     DiskIdentity { device: "/dev/sda".into(), size_bytes, serial, wwn, diskseq: None }
 }
 

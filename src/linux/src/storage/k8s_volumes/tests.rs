@@ -184,17 +184,17 @@ fn vm_volumes_of_lvm_are_prepared() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_disk_with_bluestore_label_copy_is_not_prepared() {
-    const COPY: u64 = 10 << 30;
+    const LABEL_COPY_OFFSET: u64 = 10 << 30;
     let disk = TestLoopDevice::new(12 << 30, 512);
     let image = File::options().read(true).write(true).open(disk.image()).unwrap();
-    image.write_all_at(b"bluestore block device\n", COPY).unwrap();
+    image.write_all_at(b"bluestore block device\n", LABEL_COPY_OFFSET).unwrap();
     let fillings = || [filesystem(disk.path(), FilesystemFormat::Ext4, &[]), partition()];
     for filling in fillings() {
         let error = prepare_volume(&volume(disk.path(), filling)).unwrap_err().to_string();
         assert!(error.contains("is no longer blank: the device was not changed"), "{error}");
         assert_eq!(image.metadata().unwrap().blocks() * 512, 4096, "only the copy is stored");
     }
-    image.write_all_at(&[0; 4096], COPY).unwrap();
+    image.write_all_at(&[0; 4096], LABEL_COPY_OFFSET).unwrap();
     for filling in fillings() {
         prepare_volume(&volume(disk.path(), filling)).unwrap();
         image.set_len(0).and_then(|()| image.set_len(12 << 30)).unwrap();

@@ -30,7 +30,7 @@ fn array_that_never_started_is_recorded_as_failed() {
     let mut inventory = Inventory::default();
     let (late, inactive) = (found(&mut inventory, "md1", Some(1 << 30)), found(&mut inventory, "md2", Some(0)));
     let (gone, untried) = (found(&mut inventory, "md3", None), found(&mut inventory, "md4", None));
-    let failed = |uuid, why: &str| FailedAttempt { tried: AttemptTarget::Array(uuid), why: why.to_owned() };
+    let failed = |uuid, why: &str| InspectionFailure { tried: InspectionTarget::Array(uuid), why: why.to_owned() };
     let failed = vec![failed(late, "one"), failed(inactive, "one"), failed(gone, "one"), failed(inactive, "two")];
     let (disks, locks) = (Vec::new(), WriteLocks::default());
     let assembled = ReadOnlyAssembly {
@@ -44,7 +44,7 @@ fn array_that_never_started_is_recorded_as_failed() {
         notes: Vec::new(),
     };
     assembled.mark_inventory(&mut inventory);
-    let why = [late, inactive, gone, untried].map(|uuid| inventory.find_failure(&AttemptTarget::Array(uuid)));
+    let why = [late, inactive, gone, untried].map(|uuid| inventory.find_failure(&InspectionTarget::Array(uuid)));
     assert_eq!(why, [None, Some("two"), Some("one"), None]);
     assert_eq!([0, 1].map(|index| inventory.stacked[index].assembled), [true, false]);
     let text = serde_json::to_string(&inventory).unwrap();

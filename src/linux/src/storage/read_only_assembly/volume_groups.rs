@@ -1,9 +1,9 @@
 //! Makes the logical volumes of a group readable without writing to its disks.
 
-use crate::probe::{self, DeviceRange, LVM_COPY, LVM_LOOKS, VolumeMapping};
+use crate::probe::{self, DeviceRange, LVM_READ_CONFIG, READ_ONLY_MAPPING_UUID_PREFIX, VolumeMapping};
 use crate::process::ToolCommand;
 use crate::storage::block_device;
-use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume, LvmVolumeGroup};
+use model::inventory::{InspectionFailure, InspectionTarget, Inventory, LvmLogicalVolume, LvmVolumeGroup};
 
 /// Types of logical volumes whose activation writes nothing. Other types write when they are activated: dm-raid writes
 /// superblocks, a mirror writes its log, and a thin pool writes its transaction. The disk's read-only flag does not
@@ -21,7 +21,7 @@ const PLAIN: &str = "lv_attr=~^-.[a-z]";
 /// mappings for other volumes if LVM's metadata describes the location of their content. Returns the failed attempts.
 /// The caller must check whether a volume is readable, because it may be readable even if the command for this volume
 /// failed.
-pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
+pub(super) fn activate_read_only(group: &LvmVolumeGroup) -> Vec<InspectionFailure> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {
         return group.volumes.iter().map(|volume| record_failure(volume, &why)).collect();
@@ -46,13 +46,13 @@ pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
 }
 
 /// Returns whether the failed attempt concerns a volume that is now readable.
-pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &FailedAttempt) -> bool {
+pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &InspectionFailure) -> bool {
     let mut volumes = inventory.groups.iter().flat_map(|group| &group.volumes);
-    volumes.any(|volume| volume.running.is_some() && failed.tried == AttemptTarget::Volume(volume.uuid.clone()))
+    volumes.any(|volume| volume.running.is_some() && failed.tried == InspectionTarget::Volume(volume.uuid.clone()))
 }
 
 /// Logs which volumes of a group are readable, and returns a note with the reason for each object that is not readable.
-pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -> Vec<String> {
+pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[InspectionFailure]) -> Vec<String> {
     let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
     let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();
     if !shown.is_empty() {
@@ -76,8 +76,8 @@ pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -
         .collect()
 }
 
-fn record_failure(volume: &LvmLogicalVolume, why: &str) -> FailedAttempt {
-    FailedAttempt { tried: AttemptTarget::Volume(volume.uuid.clone()), why: why.to_owned() }
+fn record_failure(volume: &LvmLogicalVolume, why: &str) -> InspectionFailure {
+    InspectionFailure { tried: InspectionTarget::Volume(volume.uuid.clone()), why: why.to_owned() }
 }
 
 fn harmless_volumes(group: &LvmVolumeGroup) -> impl Iterator<Item = &LvmLogicalVolume> {
@@ -92,7 +92,7 @@ fn activate_harmless_volumes(group: &LvmVolumeGroup) -> Result<(), String> {
     if harmless.is_empty() || group.closed.is_some() {
         return Ok(());
     }
-    let config = format!("{LVM_LOOKS} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
+    let config = format!("{LVM_READ_CONFIG} activation{{read_only_volume_list=[\"{}\"]}}", group.name);
     let select = format!("vg_uuid={} && {PLAIN} && ({})", group.uuid, harmless.join(" || "));
     let lvm = ToolCommand::new("lvm").args(["lvchange", "--yes", "--config", &config, "--activate", "y"]);
     let lvm = lvm.args(["--ignoremonitoring", "--select", &select]);
@@ -113,7 +113,8 @@ fn require_lvm_name(what: &str, name: &str) -> Result<(), String> {
 fn create_read_only_mapping(group: &LvmVolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
     require_lvm_name("volume", &mapping.name)?;
     let name = format!("{}-{}", group.name.replace('-', "--"), mapping.name.replace('-', "--"));
-    let concise = format!("{name},{LVM_COPY}{},,ro,{}", mapping.uuid, format_table(&mapping.pieces));
+    let concise =
+        format!("{name},{READ_ONLY_MAPPING_UUID_PREFIX}{},,ro,{}", mapping.uuid, format_table(&mapping.pieces));
     let create = ToolCommand::new("dmsetup").args(["create", "--readonly", "--noudevsync", "--concise", &concise]);
     create.env("DM_DISABLE_UDEV", "1").run().map(drop).map_err(|error| error.to_string())
 }
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn name_with_separators_is_not_passed_to_tools() {
         for name in ["x\"] } log{file=\"/dev/sda\"} a{b=[\"", "a,b", "a;b", "a\nb", "-a", "", "a b", "a\u{9b}"] {
-            let failed = show_volumes(&group(name, "data"));
+            let failed = activate_read_only(&group(name, "data"));
             assert_eq!(failed.len(), 1, "{name:?}");
             assert!(failed[0].why.contains("that LVM does not allow"), "{}", failed[0].why);
             let mapping = VolumeMapping { name: name.to_owned(), uuid: "u".to_owned(), pieces: Vec::new() };

@@ -3,7 +3,7 @@
 use super::device_index::{DeviceIndex, IndexedDevice};
 use super::{OpaqueKind, OpaqueObject, format_signature};
 use crate::device_name::DevicePath;
-use crate::inventory::{AttemptTarget, DeviceSignature, StackedDeviceKind};
+use crate::inventory::{DeviceSignature, InspectionTarget, StackedDeviceKind};
 
 /// Signature types of usage `raid` that this module ignores. mdadm and lvm report the devices with these signatures,
 /// and the inventory lists them as members of arrays, as physical volumes of groups, or as unassigned devices.
@@ -35,7 +35,7 @@ impl DeviceIndex<'_> {
             (_, "bcache") => self.is_held_by(device, StackedDeviceKind::Bcache),
             _ => false,
         };
-        let failure = self.find_failure(&AttemptTarget::Container(device.clone()));
+        let failure = self.find_failure(&InspectionTarget::Container(device.clone()));
         let (reason, remedy) = reason_and_remedy(kind, found, failure);
         (!is_open).then(|| OpaqueObject {
             kind,

@@ -1,7 +1,9 @@
 //! Index of an inventory's devices, with their holders, filesystems and failed attempts.
 
 use crate::device_name::{DevicePath, KernelName};
-use crate::inventory::{AttemptTarget, DeviceSignature, DeviceUse, FilesystemContents, Inventory, StackedDeviceKind};
+use crate::inventory::{
+    DeviceSignature, DeviceUse, FilesystemContents, InspectionTarget, Inventory, StackedDeviceKind,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
@@ -33,7 +35,7 @@ pub(crate) struct DeviceIndex<'a> {
     names: BTreeMap<&'a DevicePath, &'a KernelName>,
     uses: BTreeMap<&'a DevicePath, &'a [DeviceUse]>,
     filesystems: BTreeMap<&'a DevicePath, &'a FilesystemContents>,
-    failures: BTreeMap<&'a AttemptTarget, &'a str>,
+    failures: BTreeMap<&'a InspectionTarget, &'a str>,
     arrays: BTreeSet<Uuid>,
     /// Names of the stacked devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
@@ -120,7 +122,7 @@ impl<'a> DeviceIndex<'a> {
     }
 
     /// Indexed form of [`Inventory::find_failure`], with the same result.
-    pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&'a str> {
+    pub fn find_failure(&self, tried: &InspectionTarget) -> Option<&'a str> {
         self.failures.get(tried).copied()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::device_index::DeviceIndex;
 use super::{OpaqueKind, OpaqueObject};
-use crate::inventory::{AttemptTarget, HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup, VolumeHealth};
+use crate::inventory::{HAS_SNAPSHOT, InspectionTarget, LvmLogicalVolume, LvmVolumeGroup, VolumeHealth};
 
 /// Segment types of volumes whose content can be made readable without any write.
 const WRITE_FREE_SEGMENT_TYPES: [&str; 3] = ["linear", "striped", "raid1"];
@@ -36,7 +36,7 @@ impl DeviceIndex<'_> {
 
     fn describe_volume(&self, group: &LvmVolumeGroup, volume: &LvmLogicalVolume) -> OpaqueObject {
         let failure =
-            self.find_failure(&AttemptTarget::Volume(volume.uuid.clone())).filter(|_| !volume.uuid.is_empty());
+            self.find_failure(&InspectionTarget::Volume(volume.uuid.clone())).filter(|_| !volume.uuid.is_empty());
         let untried = !self.inventory.explored && failure.is_none() && is_showable(volume);
         let path = format!("{}/{}", group.name, volume.name);
         let elsewhere = |what: &str| format!("{what} in the system that uses the volume");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::install_marker::InstallMarker;
 use crate::inventory::{
-    ArrayMember, DeviceUse, DiskPartition, DiskTable, FailedAttempt, HAS_SNAPSHOT, InventoryDisk, LvmLogicalVolume,
+    ArrayMember, DeviceUse, DiskPartition, DiskTable, HAS_SNAPSHOT, InspectionFailure, InventoryDisk, LvmLogicalVolume,
     LvmPhysicalVolume, LvmVolumeGroup, StackedDevice, VolumeHealth,
 };
 use uuid::Uuid;
@@ -108,7 +108,7 @@ fn opaque_volume_reports_the_most_specific_reason() {
     }
     let mut inventory = group(None, vec![volume("linear")]);
     let why = "`lvm lvchange` exited with 5".to_owned();
-    inventory.failed.push(FailedAttempt { tried: AttemptTarget::Volume("u-linear".to_owned()), why });
+    inventory.failed.push(InspectionFailure { tried: InspectionTarget::Volume("u-linear".to_owned()), why });
     assert!(printed(&inventory)[0].contains("(linear) on /dev/sda2: `lvm lvchange` exited with 5; "));
 }
 
@@ -155,10 +155,10 @@ fn arrays_are_opaque_unless_running() {
     }
     let firmware = printed(&alone(&array("container", MemberRole::Active(0))));
     assert!(firmware[0].contains("firmware RAID (imsm) is not started; delete the RAID volume"), "{firmware:?}");
-    let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
+    let failed = vec![InspectionFailure { tried: InspectionTarget::Array(uuid), why: "not enough".to_owned() }];
     let failed = printed(&Inventory { failed, ..alone(&active) });
     assert!(failed[0].contains("the array does not start: not enough; "), "{failed:?}");
-    let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
+    let failed = vec![InspectionFailure { tried: InspectionTarget::Array(uuid), why: "not enough".to_owned() }];
     let gone = printed(&Inventory { failed, ..with(&[]) });
     assert!(
         gone[0].starts_with("array 00000000-") && gone[0].contains("its members have become unreadable: not enough"),
@@ -209,7 +209,8 @@ fn containers_and_components_are_opaque_unless_content_is_active() {
     ] {
         assert_eq!(printed(&with(&[signature(kind, usage)])), [""; 0], "{kind}");
     }
-    let failed = vec![FailedAttempt { tried: AttemptTarget::Container("/dev/sda2".into()), why: "no key".to_owned() }];
+    let failed =
+        vec![InspectionFailure { tried: InspectionTarget::Container("/dev/sda2".into()), why: "no key".to_owned() }];
     let locked = Inventory { failed, ..with(&[signature("crypto_LUKS", "crypto")]) };
     assert!(
         printed(&locked)[0].contains("the container is encrypted and not open: no key; "),
@@ -251,8 +252,10 @@ fn filesystems_are_opaque_unless_inspected() {
         }
         let damaged = Inventory { filesystems: vec![seen(Some("it is larger"), None)], ..there.clone() };
         assert!(printed(&damaged)[0].contains("the install marker cannot be read: it is larger; "));
-        let failed =
-            vec![FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sda2".into()), why: "EUCLEAN".to_owned() }];
+        let failed = vec![InspectionFailure {
+            tried: InspectionTarget::Filesystem("/dev/sda2".into()),
+            why: "EUCLEAN".to_owned(),
+        }];
         let failed = Inventory { failed, ..there.clone() };
         assert!(printed(&failed)[0].contains("the filesystem cannot be mounted: EUCLEAN; repair the filesystem"));
         let two = with(&[signature(kind, "filesystem"), signature("swap", "other")]);

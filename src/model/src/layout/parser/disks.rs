@@ -2,7 +2,7 @@
 
 use super::{SIZE_MISSING, plain_field};
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
-use crate::layout::text_edits::EditReplacement;
+use crate::layout::spelling_edits::EditReplacement;
 use crate::layout::value_syntax::normalize_name;
 use crate::layout::yaml_document::{DocumentNode, NodeValue};
 use crate::layout::{DiskSpec, PartitionSpec, PartitionType};

@@ -2,7 +2,7 @@
 
 use super::{FILESYSTEM_OF_V2, plain_field, read_create_options, read_one_of};
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
-use crate::layout::text_edits::EditReplacement;
+use crate::layout::spelling_edits::EditReplacement;
 use crate::layout::yaml_document::DocumentNode;
 use crate::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, encryption};
 

@@ -3,7 +3,7 @@
 use super::{SIZE_MISSING, plain_field, read_create_options, read_one_of};
 use crate::device_name::LayoutPath;
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
-use crate::layout::text_edits::EditReplacement;
+use crate::layout::spelling_edits::EditReplacement;
 use crate::layout::yaml_document::{DocumentNode, NodeValue};
 use crate::layout::{ArraySpec, GroupPreservation, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec, encryption};
 

@@ -1,6 +1,6 @@
 //! Decides which boot entries to write and in which order the firmware tries them. No I/O.
 
-use super::network;
+use super::network_boot_next;
 use linux::efi::variables::BootVariables;
 use linux::efi::{DevicePathNode, LoadOption};
 use model::allocation::BootOrder;
@@ -123,7 +123,8 @@ fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Ve
 fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {
-        let entry = variables.entries.get(number).and_then(|value| network::parse_network_entry(*number, value));
+        let entry =
+            variables.entries.get(number).and_then(|value| network_boot_next::parse_network_entry(*number, value));
         entry.map_or((true, true), |entry| (entry.http, entry.ipv6))
     };
     let current = variables.current.filter(boots);

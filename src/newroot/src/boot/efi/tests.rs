@@ -20,9 +20,9 @@ pub(super) fn esp(device: &str, guid: u128) -> Esp {
     }
 }
 
-fn planned() -> BootEntries {
+fn planned() -> WriteBootEntries {
     let esps = vec![esp("/dev/sda1", 1), esp("/dev/sdb1", 2)];
-    BootEntries {
+    WriteBootEntries {
         label: "drophammer: web-1".into(),
         esps,
         order: BootOrder::Pxe,
@@ -36,7 +36,7 @@ fn wanted() -> Vec<BootEntryRequest> {
     vec![on(0), on(1)]
 }
 
-fn write_logged(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest]) -> Vec<String> {
+fn write_logged(directory: &Path, planned: &WriteBootEntries, wanted: &[BootEntryRequest]) -> Vec<String> {
     let lines = RefCell::new(Vec::new());
     write_boot_entries(directory, planned, wanted, &|line| lines.borrow_mut().push(line.to_owned()));
     lines.into_inner()
@@ -140,7 +140,7 @@ fn vm_uefi_efibootmgr_reads_and_writes_the_same_entries() {
     assert!(before.entries.iter().all(|(number, value)| after.entries.get(number) == Some(value)), "{after}");
     assert_eq!(after.entries.len(), before.entries.len() + 2);
     assert_eq!(write_logged(path, &planned(), &wanted())[0], "boot entries: already up to date");
-    let disk = BootEntries { order: BootOrder::Disk, ..planned() };
+    let disk = WriteBootEntries { order: BootOrder::Disk, ..planned() };
     write_logged(path, &disk, &wanted()[1..]);
     let one = BootVariables::read(path).unwrap();
     assert_eq!(one.entries.len(), before.entries.len() + 1);

@@ -1,7 +1,7 @@
 //! Boot without a boot loader: the firmware starts the kernel directly (Documentation/admin-guide/efi-stub.rst of
 //! Linux).
 
-use super::super::command_line;
+use super::super::kernel_command_line;
 use super::super::loader_context::LoaderContext;
 use super::{EspInstallation, kernel_files};
 use common::error::{Context, Error, Phase, Result};
@@ -23,7 +23,7 @@ pub(crate) fn install_efi_stub(start: &LoaderContext) -> Result<EspInstallation>
          the firmware loses the entry or cannot store it, the machine does not boot from disk; install GRUB or \
          systemd-boot in the image",
     );
-    command_line::persist_for_kernel_install(start.root, start.line)?;
+    kernel_command_line::persist_for_kernel_install(start.root, start.line)?;
     let [(kernel, loader), (initrd, initrd_path)] = kernel_files(start, &format!("/EFI/{}", start.wants.system));
     let arguments = format!("initrd={} {}", initrd_path.replace('/', "\\"), start.line);
     Ok(EspInstallation { files: vec![kernel, initrd], loader, arguments })

@@ -5,7 +5,7 @@ use super::super::machine_boot_requirements::FilesystemByUuid;
 use super::super::file_search::{find_first, find_program, is_directory};
 use super::super::grub_variables::{self, format_grub_line};
 use super::super::loader_context::LoaderContext;
-use super::super::{bls, command_line};
+use super::super::{bls_entry, kernel_command_line};
 use crate::NewRoot;
 use common::error::Result;
 
@@ -90,8 +90,8 @@ impl GrubDirectory<'_> {
 /// # Errors
 /// Returns an error if a file cannot be written.
 pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
-    command_line::persist_for_grub(start.root, start.own)?;
-    command_line::persist_for_kernel_install(start.root, start.line)?;
+    kernel_command_line::persist_for_grub(start.root, start.own)?;
+    kernel_command_line::persist_for_kernel_install(start.root, start.line)?;
     // Name of the program that packages run to regenerate the menu. The program replaces this menu.
     let maker =
         find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
@@ -149,7 +149,7 @@ fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool
     let Some(path) = own.filter(|_| reads_entries) else { return Ok(reads_entries) };
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let version = &start.kernel.version;
-    let entry = bls::format_entry(
+    let entry = bls_entry::format_entry(
         &format!("{} {version}", start.wants.system),
         version,
         kernel,

@@ -2,7 +2,7 @@
 //! target contains no prebuilt image, an image is built from the target's modules.
 
 use super::super::efi_names::{expand_names, fallback_path, find_first_for};
-use super::super::esp::EspFile;
+use super::super::esp_files::EspFile;
 use super::super::file_search::{find_program, is_directory};
 use super::super::loader_context::LoaderContext;
 use super::EspInstallation;

@@ -1,9 +1,9 @@
 //! systemd-boot: boot loader, entry, kernel and initramfs on each ESP, in the layout of kernel-install(8).
 
 use super::super::efi_names::{expand_names, fallback_path, find_first_for};
-use super::super::esp::EspFile;
+use super::super::esp_files::EspFile;
 use super::super::loader_context::LoaderContext;
-use super::super::{bls, command_line};
+use super::super::{bls_entry, kernel_command_line};
 use super::{EspInstallation, kernel_files};
 use crate::NewRoot;
 use common::error::Result;
@@ -32,7 +32,7 @@ pub(crate) fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallat
     let version = &start.kernel.version;
     configure_kernel_install(start)?;
     let [(kernel, kernel_path), (initrd, initrd_path)] = kernel_files(start, &format!("/{token}/{version}"));
-    let entry = bls::format_entry(&format!("{token} {version}"), version, &kernel_path, &initrd_path, start.line);
+    let entry = bls_entry::format_entry(&format!("{token} {version}"), version, &kernel_path, &initrd_path, start.line);
     let mut files = vec![kernel, initrd, EspFile::from_text(format!("/loader/entries/{token}-{version}.conf"), entry)];
     files.extend(self::loader_files(start.root, architecture).into_iter().flatten());
     Ok(EspInstallation { files, loader: expand_names(LOADER, architecture), arguments: String::new() })
@@ -41,5 +41,5 @@ pub(crate) fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallat
 /// Configures kernel-install(8) to add later kernels with the entry token and command line of the first kernel.
 pub(crate) fn configure_kernel_install(start: &LoaderContext) -> Result<()> {
     start.root.write_file("/etc/kernel/entry-token", 0o644, format!("{}\n", start.wants.system).as_bytes())?;
-    command_line::persist_for_kernel_install(start.root, start.line)
+    kernel_command_line::persist_for_kernel_install(start.root, start.line)
 }

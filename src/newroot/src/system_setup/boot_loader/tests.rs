@@ -2,7 +2,7 @@ use super::super::boot_setup::tests::wants;
 use super::super::boot_setup::{BootSetup, find_boot_components, make_bootable};
 use super::super::file_search::tests::tree;
 use super::super::machine_boot_requirements::{BootEsp, BootRequirements, FilesystemByUuid};
-use super::super::{bls, grub_variables};
+use super::super::{bls_entry, grub_variables};
 use super::*;
 use crate::chroot::TargetRunner;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
@@ -178,7 +178,7 @@ fn later_kernels_of_el_8_find_the_root_filesystem() {
     let variables = grub_variables::read_grub_variables(&root);
     assert_eq!(variables.get("kernelopts"), Some(&grub_variables::format_grub_line(&line)));
     let text = later.replace("$kernelopts", &variables["kernelopts"]);
-    assert_eq!(bls::parse_entry(&text, &variables).unwrap().words.join(" "), line);
+    assert_eq!(bls_entry::parse_entry(&text, &variables).unwrap().words.join(" "), line);
 }
 
 #[test]

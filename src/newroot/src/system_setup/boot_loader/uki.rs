@@ -1,7 +1,7 @@
 //! Unified kernel images: kernel, initramfs and command line in one EFI program.
 
 use super::super::efi_names::{expand_names, fallback_path, find_first_for};
-use super::super::esp::EspFile;
+use super::super::esp_files::EspFile;
 use super::super::file_search::{find_first, find_program};
 use super::super::loader_context::LoaderContext;
 use super::{EspInstallation, systemd_boot};

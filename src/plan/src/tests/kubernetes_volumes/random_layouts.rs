@@ -1,9 +1,9 @@
 //! Kubernetes volumes on random layouts and machines.
 
 use super::*;
-use crate::tests::generators::{NAMES, any_layout, any_machine};
 use crate::tests::operation_effects::effect;
 use crate::tests::property_counts::PropertyCounts;
+use crate::tests::random_layouts_and_machines::{NAMES, any_layout, any_machine};
 use operations::{DeviceOp, Operation};
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
-use model::inventory::{AttemptTarget, FailedAttempt};
+use model::inventory::{InspectionFailure, InspectionTarget};
 use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, StageName, WriteMarker};
 
 /// Sources of a record that a volume was prepared.
@@ -170,8 +170,8 @@ fn file_is_created_only_if_never_prepared() {
     unread.filesystems.remove(at);
     let said = reasons(reinstall(&unread, &small, &[]));
     assert!(said[0].contains("/dev/mapper/csi-varlib cannot be mounted: the filesystem was not inspected"), "{said:?}");
-    unread.failed.push(FailedAttempt {
-        tried: AttemptTarget::Filesystem("/dev/mapper/csi-varlib".into()),
+    unread.failed.push(InspectionFailure {
+        tried: InspectionTarget::Filesystem("/dev/mapper/csi-varlib".into()),
         why: "bad magic".into(),
     });
     let said = reasons(reinstall(&unread, &small, &[]));

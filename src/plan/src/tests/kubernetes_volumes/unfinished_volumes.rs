@@ -1,7 +1,7 @@
 //! Kubernetes volumes that an earlier attempt left unfinished.
 
 use super::*;
-use model::inventory::{AttemptTarget, FailedAttempt};
+use model::inventory::{InspectionFailure, InspectionTarget};
 use operations::{AnnouncePointOfNoReturn, Operation, SessionOp, StageName};
 
 /// Before the first write, the agent announces the volumes that it will prepare, so that the next attempt can complete
@@ -36,8 +36,10 @@ fn interrupted_volume_preparation_is_repeated() {
     let signature =
         DeviceSignature { kind: "ext4".into(), uuid: uid(1), usage: "filesystem".into(), ..DeviceSignature::default() };
     marked.disks[2].signatures.push(signature);
-    let failed =
-        FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sdc".into()), why: "mkfs is not over".to_owned() };
+    let failed = InspectionFailure {
+        tried: InspectionTarget::Filesystem("/dev/sdc".into()),
+        why: "mkfs is not over".to_owned(),
+    };
     let whole = make(&marked, InstallMode::Install, &volumes, claim.clone()).unwrap();
     assert_eq!(format_volumes(&whole)[0], "data /dev/sdc keep sdc", "the filesystem can be mounted");
     marked.failed.push(failed);

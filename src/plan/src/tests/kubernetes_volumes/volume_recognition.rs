@@ -147,8 +147,8 @@ fn second_signature_does_not_hide_a_volume() {
     let said = reasons(reinstall(&machine, &volume, &[]));
     let expected = format!(
         "volumes[data]: volume data has its UUID on /dev/sdc, which has several signatures: {} and {}; if linux_raid_member is the stale signature, remove it in the rescue shell: wipefs --all --types linux_raid_member /dev/sdc",
-        content_text::describe_signature(&machine.disks[2].signatures[0]),
-        content_text::describe_signature(&member())
+        content_descriptions::describe_signature(&machine.disks[2].signatures[0]),
+        content_descriptions::describe_signature(&member())
     );
     assert_eq!(said, [expected]);
     // The result is the same for a renamed logical volume on which the additional signature is found first.

@@ -71,7 +71,7 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
         DeviceOp::WriteTable(table) => assert_table(table, inventory.find_disk(table.device.as_str()).unwrap()),
         DeviceOp::ClearRanges(clear) => assert_eq!(clear.find_overlap(), None),
         DeviceOp::EditTable(edit) => assert!(!edit.preserved.is_empty(), "{edit:?}"),
-        DeviceOp::Release(holder) => assert_release(holder, inventory, verdict),
+        DeviceOp::Release(release) => assert_release(&release.0, inventory, verdict),
         DeviceOp::AssertFree(AssertFree { disks }) => {
             let verdict = |disk: &DevicePath| verdict(&inventory.find_disk(disk.as_str()).unwrap().name);
             assert!(disks.iter().all(|disk| verdict(disk).is_written()), "{operation:?}");

@@ -8,7 +8,7 @@ use site::allocation_resolution::resolve_allocation;
 use store::boot_token::RequestedBoot;
 use store::machine_migration::Migration;
 use store::testing::*;
-use store::{BootTarget, FileAllocation, MachineBoot, boots};
+use store::{BootTarget, FileAllocation, MachineBoot, registered_boots};
 use time::OffsetDateTime;
 
 impl MigrationModel {
@@ -34,7 +34,7 @@ impl MigrationModel {
                 self.transact(|transaction| {
                     let (machine, created) = (id(part).to_owned(), OffsetDateTime::now_utc());
                     let boot = RequestedBoot { machine, created, while_active: false };
-                    boots::replace_boot(transaction, &MachineBoot::from_request(hash, boot), "")
+                    registered_boots::replace_boot(transaction, &MachineBoot::from_request(hash, boot), "")
                 });
                 let side = &mut self.sides[index(part)];
                 (side.before, side.boot, side.runs) = (side.boot, Some(hash), false);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::machine_migration::testing::{carried as has, ordered, start};
 use crate::machine_migration::{ApprovedCertificates, MigrationEvent};
-use crate::token::TokenHash;
+use crate::token_hash::TokenHash;
 
 const A1: TokenHash = [1; 32];
 const B1: TokenHash = [11; 32];

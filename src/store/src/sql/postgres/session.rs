@@ -1,6 +1,6 @@
 //! Session with PostgreSQL: opening, settings and prepared statements.
 
-use super::{classify_error, describe_error, values};
+use super::{classify_error, describe_error, value_conversion};
 use crate::database_id::DatabaseIdentity;
 use crate::sql::{Error, Result, Value, ValueKind};
 use crate::store_address::PostgresAddress;
@@ -105,7 +105,7 @@ impl Session {
         if let Some(statement) = self.statements.get(&key) {
             return Ok(statement.clone());
         }
-        let types: Vec<_> = key.1.iter().map(|kind| values::column_type(*kind)).collect();
+        let types: Vec<_> = key.1.iter().map(|kind| value_conversion::column_type(*kind)).collect();
         let (client, sql) = (self.client.clone(), number_parameters(sql));
         let statement = self.run_after_pending(client.prepare_typed(&sql, &types)).await?;
         if self.statements.len() >= STATEMENTS_CACHED {

@@ -6,7 +6,7 @@
 //! are part of it: they see the changes of the group, and must therefore not be acknowledged before the commit of the
 //! group. If the session is lost, or the commit fails, all transactions of the group have failed.
 
-use super::{Error, PostgresConnection, Result, TransactionKind, synchronous_commit, values};
+use super::{Error, PostgresConnection, Result, TransactionKind, synchronous_commit, value_conversion};
 use std::time::{Duration, Instant};
 
 /// Maximum number of transactions in a group. PostgreSQL tracks at most 64 subtransactions of a session in memory.
@@ -78,7 +78,7 @@ impl PostgresConnection {
                     session.query_and_commit(COUNT_AND_NOTIFY, &values, "COMMIT").await
                 };
                 self.run_commit(|| self.call(count)).and_then(|rows| {
-                    let row = rows.first().map(values::read_row).transpose()?.ok_or(Error::NoRows)?;
+                    let row = rows.first().map(value_conversion::read_row).transpose()?.ok_or(Error::NoRows)?;
                     row.get(0).map(Some)
                 })
             }

@@ -3,7 +3,7 @@
 use super::super::frames::{Sha256Bytes, hash_bytes};
 use super::super::receive_state::close_if_complete;
 use super::*;
-use crate::signed_certificate::PeerCertificate;
+use crate::ganeti_certificate::PeerCertificate;
 use crate::tls::TlsEndpoints;
 use rcgen::{CertificateParams, KeyPair};
 use std::fs;

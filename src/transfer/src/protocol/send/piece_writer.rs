@@ -1,11 +1,11 @@
 //! Sends the packed segments of a connection in order, without the bytes of pieces that the receiver already has.
 
 use super::{OFFERS, PackedPart, PackedSegment, SentBytes};
-use crate::connection::TlsLink;
 use crate::protocol::frames::{
     self, DiskPiece, PieceOffer, PiecesDigest, ProtocolFrame, ReceiptFigures, ReceiverVerdict,
 };
 use crate::protocol::{BusyTime, ConnectionEnd};
+use crate::tls_connection::TlsLink;
 use linux::storage::aligned_buffer::AlignedBuffer;
 use std::collections::BTreeMap;
 use std::io;

@@ -6,7 +6,7 @@
 
 use super::built_filesystems::{Image, Meaning, Reads, btrfs, ext, fat, xfs};
 use super::*;
-use crate::used_blocks::limits::MAXIMUM_TREE_NODES;
+use crate::used_blocks::work_limits::MAXIMUM_TREE_NODES;
 use fastrand::Rng;
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 //! socket.
 
 use super::protocol::{MAXIMUM_MESSAGE_RANGES, MAXIMUM_REQUEST_BYTES, ReadRequest, WorkerMessage};
-use crate::used_blocks::limits::WorkLimits;
 use crate::used_blocks::read_used_blocks;
+use crate::used_blocks::work_limits::WorkLimits;
 use linux::process::{privilege_drop, worker_sandbox};
 use nix::sys::resource::{Resource, setrlimit};
 use std::cell::RefCell;

@@ -4,7 +4,7 @@
 //! The log is circular. Each of its sectors starts with a cycle number, so the log ends at the sector where the number
 //! decreases by one.
 
-use crate::used_blocks::disk_view::{DiskView, ReadIntegers};
+use crate::used_blocks::bounded_disk_reads::{DiskView, ReadIntegers};
 
 const SECTOR: u64 = 512;
 

@@ -5,7 +5,7 @@ use super::corrupt_streams::specimens;
 use super::*;
 use fastrand::Rng;
 use std::time::Duration;
-use testing::fuzzing::{Fuzz, folder};
+use testing::fuzz_driver::{Fuzz, folder};
 
 /// Maximum output that is read from one input, in bytes.
 const ENOUGH_BYTES: usize = 24 << 20;
