@@ -50,6 +50,10 @@ pub struct MachineAdoptionOptions {
     /// Layout to use instead of the discovered layout, for example the edited output of `drophammer layout from-machine`.
     #[arg(long, value_name = "FILE", conflicts_with = "undo")]
     pub layout: Option<PathBuf>,
+    /// Device whose content a reinstall may erase, although neither fstab nor a mount shows that it belongs to the
+    /// system; may be given several times.
+    #[arg(long, value_name = "DEVICE", conflicts_with = "undo")]
+    pub give_up: Vec<String>,
     /// Write the machine file for a fleet without a server to this new file, instead of registering the machine at a server.
     #[arg(long, value_name = "FILE", conflicts_with = "undo")]
     pub fleet: Option<PathBuf>,

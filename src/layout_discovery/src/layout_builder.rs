@@ -1,6 +1,7 @@
 //! Builds the layout from the contents of the machine.
 
 pub(crate) mod filesystems;
+mod fstab_checks;
 mod partitions;
 mod volume_groups;
 

@@ -6,13 +6,17 @@
 
 mod adoption_marker;
 mod annotated_yaml;
+mod device_layers;
 mod discovery_notes;
 mod fstab;
 mod layout_builder;
 mod layout_device_names;
 mod machine_contents;
+mod planned_erasure;
+mod proven_system;
 mod reinstall_assessment;
 mod system_data_classification;
+mod system_partition_types;
 #[cfg(test)]
 mod tests;
 
@@ -26,10 +30,10 @@ use layout_builder::build_layout;
 use layout_builder::filesystems::describe_content;
 use machine_contents::MachineContents;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{DiskPartition, Inventory};
+use model::inventory::Inventory;
 use model::layout::Layout;
-use model::storage_graph::{DeviceStack, StackUnit};
-use operations::ByteRange;
+use model::storage_graph::DeviceStack;
+use proven_system::{UnprovenContent, find_unproven};
 
 /// Layout that describes an existing machine, and the properties of the machine that the layout cannot express.
 #[derive(Debug, Clone)]
@@ -42,24 +46,49 @@ pub struct DiscoveredLayout {
     pub data: Vec<String>,
     /// Device with the root filesystem; `None` if nothing mounts `/`.
     pub root: Option<DevicePath>,
-    /// Ranges of the disks that contain only data, each with the path of its disk.
-    data_ranges: Vec<(String, ByteRange)>,
+    /// Kernel names of the devices with data, or `GROUP/VOLUME`, in the order of `data`.
+    data_devices: Vec<KernelName>,
+    /// Contents that a reinstall must not erase without a request of the operator.
+    unproven: Vec<UnprovenContent>,
+}
+
+impl DiscoveredLayout {
+    /// Permits the erasure of the content of this device, although no mount proves that the content belongs to the
+    /// system. Contents of `data` must be preserved nevertheless.
+    pub fn give_up(&mut self, device: &str) {
+        let found = std::mem::take(&mut self.unproven).into_iter();
+        let (given_up, others): (Vec<_>, Vec<_>) = found.partition(|content| content.device == *device);
+        self.unproven = others;
+        self.notes.push(match given_up.as_slice() {
+            [] => DiscoveryNote::obstacle(format!(
+                "--give-up {device}: no device with this path has a content whose purpose is uncertain; use the path in the list of the \
+                 reasons"
+            )),
+            [found, ..] => DiscoveryNote::report(format!(
+                "{device}: a reinstall may erase this {}, as requested with --give-up",
+                found.content
+            )),
+        });
+    }
 }
 
 /// Returns the layout of a machine. `fstab` is the fstab of the installed system. If it is `None`, the fstab in the
-/// inventory is used, and mounts of the running system are added.
+/// inventory is used. The mounts of the running system count in addition to the fstab.
 pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> DiscoveredLayout {
     let mut notes = Vec::new();
     let stack = DeviceStack::new(inventory);
     let recorded = if fstab.is_none() { find_recorded_fstab(inventory, &mut notes) } else { None };
     let lines = parse_fstab(fstab.or(recorded).unwrap_or_default());
     let mounts = MountTable::from_fstab(lines, inventory, &stack, &mut notes);
+    let unproven = find_unproven(inventory, &stack, &mounts);
     let machine = MachineContents::new(inventory, stack, &mounts);
     let layout = build_layout(&machine, &mounts.memory, id, &mut notes);
     let of = |wanted: fn(&system_data_classification::PurposeSet) -> bool| {
         let contents = machine.contents.iter().filter(|content| wanted(&content.purpose));
         contents.map(describe_content).collect::<Vec<_>>()
     };
+    let data_devices = machine.contents.iter().filter(|content| content.purpose.data);
+    let data_devices = data_devices.map(|content| content.name.clone()).collect();
     let root = machine.contents.iter().find(|content| content.paths().any(|path| path == "/"));
     let root = root.map(|content| content.device.clone());
     DiscoveredLayout {
@@ -68,7 +97,8 @@ pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> 
         notes,
         system: of(|purpose| purpose.system),
         data: of(|purpose| purpose.data),
-        data_ranges: find_data_ranges(&machine),
+        data_devices,
+        unproven,
     }
 }
 
@@ -89,28 +119,4 @@ fn find_recorded_fstab<'a>(inventory: &'a Inventory, notes: &mut Vec<DiscoveryNo
             None
         }
     }
-}
-
-/// Returns the partitions and whole disks that contain data and nothing of the system.
-fn find_data_ranges(machine: &MachineContents) -> Vec<(String, ByteRange)> {
-    let is_data = |name: &KernelName| {
-        let purpose = machine.purpose_of(name);
-        purpose.data && !purpose.system
-    };
-    let range = |part: &DiskPartition| ByteRange { start: part.start_bytes, length: part.size_bytes };
-    let mut ranges = Vec::new();
-    for disk in &machine.inventory.disks {
-        let device = disk.device.to_string();
-        if is_data(&disk.name) {
-            ranges.push((device, ByteRange { start: 0, length: disk.size_bytes }));
-            continue;
-        }
-        let parts = disk.table.iter().flat_map(|table| &table.partitions);
-        let parts = parts.filter(|part| {
-            let name = part.device.kernel_name();
-            is_data(&name) && !matches!(machine.stack.find_unit(&name), StackUnit::Unknown)
-        });
-        ranges.extend(parts.map(|part| (device.clone(), range(part))));
-    }
-    ranges
 }

@@ -1,17 +1,14 @@
 //! Plans a reinstall with a discovered layout, and reports the reasons that prevent a reinstall.
 
 use crate::DiscoveredLayout;
+use crate::planned_erasure::{DeviceFate, PlannedErasure};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::inventory::Inventory;
 use model::layout::{Layout, canonical_yaml, read_yaml};
-use operations::{ByteRange, StageName};
 use plan::request_from_allocation::preview::{placeholder_uuids, remove_temporary_uses};
 use plan::{InstallClaim, InstallMode, MarkerWaiver, Plan, PlanRequest, PlanSubject};
 use std::fmt;
-
-/// Stages that erase disks and write partition tables. Later stages also write to preserved devices: they
-/// assemble arrays and mount filesystems.
-const ERASING: [StageName; 2] = [StageName::StorageWipe, StageName::StoragePartition];
 
 /// Effect of a reinstall with a discovered layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +52,7 @@ fn find_plan_obstacles(found: &DiscoveredLayout, inventory: &Inventory) -> Vec<S
         ..InstallClaim::default()
     };
     let planned = parse_discovered(found).and_then(|layout| plan_reinstall(&layout, inventory, claim, ""));
-    planned.map_or_else(|obstacles| obstacles, |plan| find_erased_data(found, &plan))
+    planned.map_or_else(|obstacles| obstacles, |plan| find_erased_contents(found, inventory, &plan))
 }
 
 /// Parses the discovered layout in the same way as a server that receives it.
@@ -99,25 +96,29 @@ pub(crate) fn plan_reinstall(
         .map_err(|refusal| refusal.problems.iter().map(|problem| problem.to_coded_text()).collect())
 }
 
-/// Returns the data that the plan would erase although a reinstall must preserve it. This check does not rely on the
-/// decisions of the planner.
-fn find_erased_data(found: &DiscoveredLayout, plan: &Plan) -> Vec<String> {
-    let stages = plan.extents.iter().filter(|extents| extents.stages.iter().any(|stage| ERASING.contains(stage)));
-    let written: Vec<_> = stages.flat_map(|extents| &extents.disks).collect();
-    let erased = |(device, range): &&(String, ByteRange)| {
-        let disks = written.iter().filter(|disk| disk.device == *device);
-        disks.flat_map(|disk| &disk.ranges).any(|other| overlaps(range, other))
-    };
-    let describe = |(device, range): &(String, ByteRange)| {
+/// Returns the contents that the plan would erase although a reinstall must preserve them, or although the operator must
+/// request their erasure. This check does not rely on the decisions of the planner.
+fn find_erased_contents(found: &DiscoveredLayout, inventory: &Inventory, plan: &Plan) -> Vec<String> {
+    let erasure = PlannedErasure::new(plan, inventory);
+    let data = found.data_devices.iter().zip(&found.data);
+    let data = data.filter_map(|(device, description)| match erasure.find_fate(device) {
+        DeviceFate::Preserved => None,
+        DeviceFate::Erased => Some(format!(
+            "a reinstall would erase data: {description}; set `preserve: true` on its filesystem, or on a device below"
+        )),
+        DeviceFate::Unknown => Some(format!(
+            "a reinstall might erase data: {description}, because the inventory does not contain its disks; connect the \
+             disks, and read the inventory again"
+        )),
+    });
+    let unproven = found.unproven.iter().filter(|content| !found.data_devices.contains(&content.name));
+    let unproven = unproven.filter(|content| erasure.find_fate(&content.name) != DeviceFate::Preserved);
+    let unproven = unproven.map(|content| {
+        let (device, content) = (&content.device, &content.content);
         format!(
-            "the plan erases data on {device} (bytes {} to {})",
-            range.start,
-            range.start.saturating_add(range.length)
+            "a reinstall would erase {device} ({content}), although neither fstab nor a mount shows that it belongs to the \
+             system; mount it, preserve it in the layout, or discard its content with --give-up {device}"
         )
-    };
-    found.data_ranges.iter().filter(erased).map(describe).collect()
-}
-
-fn overlaps(one: &ByteRange, other: &ByteRange) -> bool {
-    one.start < other.start.saturating_add(other.length) && other.start < one.start.saturating_add(one.length)
+    });
+    data.chain(unproven).map(|why| ErrorCode::PreservedDataLoss.annotate(why)).collect()
 }

@@ -1,41 +1,25 @@
-//! Rules that assign a mount point or an unmounted partition to the system or to the data.
+//! Rules that assign a mount point to the system or to the data.
 //!
-//! | content | purpose |
+//! | mount point | purpose |
 //! |---|---|
-//! | `/`, `/boot`, `/efi`, `/usr`, `/tmp`, `/var/tmp`, `/var/cache`, `/.snapshots`, and directories below them | system |
-//! | `/usr/local` | data |
-//! | swap | system |
-//! | `/var`, `/var/lib` | data, to which a reinstall adds the image's files (`reinstall: merge`), because they also contain the package database |
-//! | any other mount point | data |
-//! | unmounted partition whose type is reserved for boot loaders or for the system | system |
-//! | any other unmounted content | data |
+//! | `/`, `/usr`, `/tmp`, `/var/tmp`, `/var/cache`, `/.snapshots` | system |
+//! | `/boot`, `/efi`, and directories below them | system |
+//! | directories of packages in `/usr`, such as `/usr/share` | system |
+//! | any other mount point, including other directories below `/usr`, `/tmp` and `/var` | data |
+//!
+//! `MachineContents` assigns swap areas and devices that are not mounted.
 
 use model::inventory::DiskPartition;
 
-/// Mount points of the system. Directories below them, except those in [`LOCAL`], also belong to the system.
-const SYSTEM: [&str; 7] = ["/boot", "/efi", "/usr", "/tmp", "/var/tmp", "/var/cache", "/.snapshots"];
-/// Mount points of data below mount points of the system.
-const LOCAL: [&str; 1] = ["/usr/local"];
+/// Mount points of the system. Directories below them are data.
+const SYSTEM: [&str; 6] = ["/", "/usr", "/tmp", "/var/tmp", "/var/cache", "/.snapshots"];
+/// Mount points of the system. Directories below them also belong to the system.
+const BOOT: [&str; 2] = ["/boot", "/efi"];
+/// Directories of `/usr` that contain only files of packages.
+const PACKAGES: [&str; 11] =
+    ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "include", "src", "games"];
 /// Mount points of data that also contain files of the system.
-const MERGED: [&str; 2] = ["/var", "/var/lib"];
-
-/// Types of partitions that contain only the system, with their names (UEFI specification; Discoverable Partitions
-/// Specification; disk_layout.json of Flatcar).
-const SYSTEM_TYPES: [(&str, &str); 13] = [
-    ("c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "EFI system partition"),
-    ("21686148-6449-6e6f-744e-656564454649", "BIOS boot partition"),
-    ("9e1a2d38-c612-4316-aa26-8b49521e5a8b", "PReP boot partition"),
-    ("bc13c2ff-59e6-4262-a352-b275fd6f7172", "extended boot loader partition"),
-    ("0657fd6d-a4ab-43c4-84e5-0933c84b4f4f", "swap"),
-    ("4f68bce3-e8cd-4db1-96e7-fbcaf984b709", "root"),
-    ("b921b045-1df0-41c3-af44-4c6f280d3fae", "root"),
-    ("8484680c-9521-48c6-9c11-b0720656f69e", "usr"),
-    ("2c7357ed-ebd2-46d9-aec1-23d437ec2bf5", "usr verity"),
-    ("7ec6f557-3bc5-4aca-b293-16ef5df639d1", "temporary files"),
-    ("5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6", "Flatcar usr"),
-    ("3884dd41-8582-4404-b9a8-e9b84f2df50e", "Flatcar root"),
-    ("c95dc21a-df0e-4340-8d7b-26cbfa9a03e0", "Flatcar reserved"),
-];
+const MIXED: [&str; 2] = ["/var", "/var/lib"];
 
 /// Purposes of the contents of a device: system, data, or both if it has several contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,18 +43,20 @@ impl PurposeSet {
 
 /// Returns the purpose of a filesystem that is mounted at this path.
 pub(crate) fn purpose_of_path(path: &str) -> PurposeSet {
-    let is_system = path == "/" || (contains_path(&SYSTEM, path) && !contains_path(&LOCAL, path));
+    let is_package_directory = path.strip_prefix("/usr/").is_some_and(|name| PACKAGES.contains(&name));
+    let is_system = SYSTEM.contains(&path) || is_boot_path(path) || is_package_directory;
     if is_system { PurposeSet::SYSTEM } else { PurposeSet::DATA }
 }
 
-/// Returns whether a filesystem that is mounted at this path contains files of the system next to data.
-pub(crate) fn is_merged_path(path: &str) -> bool {
-    MERGED.contains(&path)
+/// Returns whether this mount point shows that its disks contain the installed system: `/`, `/usr`, or a directory of
+/// the boot loader. A disk with a swap area or with temporary files may belong to another installation.
+pub(crate) fn is_installation_path(path: &str) -> bool {
+    path == "/" || path == "/usr" || is_boot_path(path)
 }
 
-/// Returns the name of the partition's type if this type is reserved for the system.
-pub(crate) fn name_system_type(partition: &DiskPartition) -> Option<&'static str> {
-    SYSTEM_TYPES.iter().find(|(guid, _)| partition.kind.eq_ignore_ascii_case(guid)).map(|(_, name)| *name)
+/// Returns whether a filesystem that is mounted at this path contains files of the system next to data.
+pub(crate) fn is_mixed_path(path: &str) -> bool {
+    MIXED.contains(&path)
 }
 
 /// Returns whether the partition is an extended MBR partition, which only contains other partitions.
@@ -78,10 +64,9 @@ pub(crate) fn is_extended(partition: &DiskPartition) -> bool {
     ["0x5", "0xf", "0x85"].contains(&partition.kind.as_str())
 }
 
-fn contains_path(directories: &[&str], path: &str) -> bool {
-    directories
-        .iter()
-        .any(|directory| path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+fn is_boot_path(path: &str) -> bool {
+    let mut rest = BOOT.iter().filter_map(|directory| path.strip_prefix(directory));
+    rest.any(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -90,9 +75,18 @@ mod tests {
 
     #[test]
     fn mount_points_belong_to_the_system_or_to_the_data() {
-        for path in
-            ["/", "/boot", "/boot/efi", "/efi", "/usr", "/usr/share", "/tmp", "/var/tmp", "/boot/grub2/x86_64-efi"]
-        {
+        for path in [
+            "/",
+            "/boot",
+            "/boot/efi",
+            "/efi",
+            "/usr",
+            "/usr/share",
+            "/usr/lib64",
+            "/tmp",
+            "/var/tmp",
+            "/boot/grub2/x86_64-efi",
+        ] {
             assert_eq!(purpose_of_path(path), PurposeSet::SYSTEM, "{path}");
         }
         for path in [
@@ -101,14 +95,20 @@ mod tests {
             "/var",
             "/var/lib",
             "/var/lib/mysql",
+            "/var/cache/apt-cacher-ng",
+            "/tmp/rescue",
             "/usr/local",
             "/usr/local/src",
+            "/usr/sap",
+            "/usr/share/nginx",
+            "/usrs",
             "/boots",
             "/opt",
             "/root",
         ] {
             assert_eq!(purpose_of_path(path), PurposeSet::DATA, "{path}");
         }
-        assert!(is_merged_path("/var/lib") && !is_merged_path("/var/lib/docker"));
+        assert!(is_mixed_path("/var/lib") && !is_mixed_path("/var/lib/docker"));
+        assert!(is_installation_path("/boot/efi") && !is_installation_path("/tmp"));
     }
 }

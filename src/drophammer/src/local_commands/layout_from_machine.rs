@@ -31,6 +31,10 @@ pub struct FromMachineOptions {
     /// Id of the layout.
     #[arg(long, value_name = "ID", default_value = "from-machine")]
     pub id: String,
+    /// Device whose content a reinstall may erase, although neither fstab nor a mount shows that it belongs to the
+    /// system; may be given several times.
+    #[arg(long, value_name = "DEVICE")]
+    pub give_up: Vec<String>,
 }
 
 /// Prints the layout on standard output. Prints on standard error which properties of the machine the layout does not
@@ -46,7 +50,8 @@ pub fn run_from_machine(options: &FromMachineOptions, of: &ServerOptions) -> Res
         None if is_this_machine => Some(read_text(Path::new(FSTAB))?),
         None => None,
     };
-    let found = discover_layout(&inventory, fstab.as_deref(), &options.id);
+    let mut found = discover_layout(&inventory, fstab.as_deref(), &options.id);
+    options.give_up.iter().for_each(|device| found.give_up(device));
     let assessment = assess_reinstall(&found, &inventory);
     print_text(&format_layout(&found, &assessment))?;
     found.notes.iter().for_each(|note| print_note(&note.text));

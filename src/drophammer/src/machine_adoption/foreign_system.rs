@@ -54,6 +54,7 @@ impl ForeignSystem {
     /// discovered layout, including its id.
     pub(crate) fn discover_layout(&self, options: &MachineAdoptionOptions) -> Result<DiscoveredLayout> {
         let mut found = discover_layout(&self.inventory, self.fstab.as_deref(), &self.name);
+        options.give_up.iter().for_each(|device| found.give_up(device));
         if let Some(path) = &options.layout {
             found.layout = check_layout_text(path, &read_text(path)?).map_err(refuse)?.layout;
         }

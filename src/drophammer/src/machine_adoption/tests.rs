@@ -1,5 +1,7 @@
 //! Adoptions of recorded machines, in a directory in place of the root filesystem.
 
+mod erased_contents;
+
 use super::*;
 use api::operator_api::MachineSummary;
 use common::output_capture::recorded;
@@ -174,32 +176,6 @@ fn a_machine_without_a_usable_id_or_name_is_refused() {
     fs::remove_file(dir.path().join("etc/hostname")).unwrap();
     let (output, outcome) = run(&MachineAdoptionOptions { dry_run: true, ..options("debian-plain") }, &host);
     assert!(outcome == CommandOutcome::Refused && output.contains("--name NAME"), "{output}");
-}
-
-/// An edited layout replaces the discovered one. A layout that erases data is refused.
-#[test]
-fn an_edited_layout_is_planned() {
-    let (dir, host) = prepare_host();
-    let inventory =
-        serde_json::from_str(&fs::read_to_string(format!("{FOLDER}almalinux-uefi/inventory.json")).unwrap()).unwrap();
-    let fstab = fs::read_to_string(format!("{FOLDER}almalinux-uefi/fstab")).unwrap();
-    let found = layout_discovery::discover_layout(&inventory, Some(&fstab), "edited");
-    let text = model::layout::canonical_yaml(&found.layout);
-    let file = dir.path().join("edited.yaml");
-    for (text, expected, outcome) in [
-        (text.clone(), "layout edited", CommandOutcome::Good),
-        (
-            text.replace("wipeonreinstall: false", "wipeonreinstall: true"),
-            "the plan erases data on /dev/sdb",
-            CommandOutcome::Refused,
-        ),
-        (text.replace("id: edited", "id: 5\nnonsense: 1"), "nonsense", CommandOutcome::Refused),
-    ] {
-        fs::write(&file, &text).unwrap();
-        let options = MachineAdoptionOptions { layout: Some(file.clone()), dry_run: true, ..options("almalinux-uefi") };
-        let (output, printed) = run(&options, &host);
-        assert!(printed == outcome && output.contains(expected), "{expected}: {output}");
-    }
 }
 
 /// Starts a server that refuses the registration with status 409. `list` receives the allocation id in the refused

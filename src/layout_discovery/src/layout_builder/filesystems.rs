@@ -4,7 +4,8 @@ use super::LayoutBuilder;
 use crate::fstab::{FstabLine, is_subvolume_option};
 use crate::layout_device_names::NamedDevice;
 use crate::machine_contents::MachineContent;
-use crate::system_data_classification::is_merged_path;
+use crate::system_data_classification::is_mixed_path;
+use crate::system_partition_types::name_system_type;
 use model::inventory::DeviceUse;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, OnReinstall};
 use model::storage_graph::StackUnit;
@@ -15,8 +16,9 @@ impl LayoutBuilder<'_> {
         let machine = self.machine;
         for content in &machine.contents {
             self.check_signatures(content);
+            self.check_lines(content);
             self.check_mounts(content);
-            if content.paths().next().is_none() && !content.is_swap() {
+            if content.paths().next().is_none() && !content.is_system_swap() {
                 continue;
             }
             let named = match machine.name_device(&content.name, &self.disks) {
@@ -71,10 +73,11 @@ impl LayoutBuilder<'_> {
         let device = &content.device;
         let points: Vec<&str> = content.paths().collect();
         if content.purpose.is_shared() {
+            let all: Vec<&str> = content.all_paths().collect();
             self.prevent(format!(
                 "{device} contains the system and data in one filesystem ({}): move the data to another filesystem, \
                 or back up the data and remove `preserve: true`",
-                points.join(", ")
+                all.join(", ")
             ));
         } else if points.len() > 1 {
             let others = points[1..].join(", ");
@@ -88,10 +91,12 @@ impl LayoutBuilder<'_> {
                 "{device}: a reinstall replaces all files of /, including directories such as /home, /root, /srv and /var that are not separate filesystems"
             ));
         }
-        if let Some(path) = points.iter().find(|path| is_merged_path(path)) {
+        if let Some(path) = points.iter().find(|path| is_mixed_path(path)) {
             self.report(format!(
-                "{path}: contains data and files of the system; a reinstall preserves this filesystem, and adds the \
-                files of the image (reinstall: merge)"
+                "{path}: contains data and files of the system, such as the package database; a reinstall preserves this filesystem \
+                unchanged, so the package database describes the old system, and files of the image below {path} are hidden. \
+                `reinstall: merge` would add the files of the image, but it replaces files of the same name, also those of a \
+                database"
             ));
         }
         if content.purpose.data && content.unit.uses().iter().any(|usage| matches!(usage, DeviceUse::Mounted(_))) {
@@ -124,10 +129,8 @@ impl LayoutBuilder<'_> {
             ));
         }
         Some(FilesystemSpec {
-            reinstall: match path.as_deref().is_some_and(is_merged_path) {
-                true => OnReinstall::Merge,
-                false => OnReinstall::Keep,
-            },
+            // The image must not replace files of data, so the value is never `merge`.
+            reinstall: OnReinstall::Keep,
             path,
             label: content.signature().map(|found| found.label.clone()).filter(|label| !label.is_empty()),
             mountoptions: match is_swap {
@@ -143,7 +146,7 @@ impl LayoutBuilder<'_> {
 
     /// Returns the format of the filesystem in the layout; `None` if the layout cannot contain it.
     fn choose_format(&mut self, content: &MachineContent) -> Option<FilesystemFormat> {
-        if content.is_swap() {
+        if content.is_system_swap() {
             return Some(FilesystemFormat::Swap);
         }
         let (device, uses) = (&content.device, describe_uses(content));
@@ -176,15 +179,17 @@ impl LayoutBuilder<'_> {
     }
 }
 
-/// Returns the line of fstab that the layout expresses: the root filesystem, or else the first line.
+/// Returns the line of fstab that the layout expresses: the root filesystem, or else the first mount point, or else the
+/// first line.
 fn choose_line<'c>(content: &'c MachineContent) -> Option<&'c FstabLine> {
-    content.mounts.iter().find(|line| line.path == "/").or(content.mounts.first())
+    let find = |is_chosen: fn(&FstabLine) -> bool| content.mounts.iter().find(|line| is_chosen(line));
+    find(|line| line.path == "/").or_else(|| find(|line| line.path.starts_with('/'))).or(content.mounts.first())
 }
 
 /// Describes the mount points of a device.
 fn describe_uses(content: &MachineContent) -> String {
     let paths: Vec<&str> = content.paths().collect();
-    match (content.is_swap(), paths.is_empty()) {
+    match (content.is_system_swap(), paths.is_empty()) {
         (true, _) => "swap".to_owned(),
         (false, true) => "not mounted".to_owned(),
         (false, false) => paths.join(", "),
@@ -210,7 +215,7 @@ fn empty_filesystem(device: &str, format: FilesystemFormat) -> FilesystemSpec {
 pub(crate) fn describe_content(content: &MachineContent) -> String {
     let unmounted = || {
         let type_name = match content.unit {
-            StackUnit::Partition(partition) => crate::system_data_classification::name_system_type(partition),
+            StackUnit::Partition(partition) => name_system_type(partition),
             _ => None,
         };
         let found = content.signature().map(|found| found.kind.as_str());

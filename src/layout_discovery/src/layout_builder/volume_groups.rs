@@ -1,18 +1,20 @@
 //! Volume groups and logical volumes of the layout.
 
 use super::LayoutBuilder;
+use crate::device_layers::{find_layers, physical_volumes};
 use crate::layout_device_names::is_supported_volume;
-use crate::machine_contents::MachineContent;
+use model::device_name::KernelName;
 use model::inventory::{LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
 use model::layout::{EncryptionSpec, GroupPreservation, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};
-use model::storage_graph::StackUnit;
+use model::storage_graph::{DeviceStack, StackUnit};
 
 const MIB: u64 = 1 << 20;
 
 impl LayoutBuilder<'_> {
-    /// Adds all groups on listed disks, with the volumes that layouts support.
+    /// Adds all groups on listed disks, with the volumes that layouts support. A group on logical volumes of another
+    /// group, such as that of a virtual machine, is part of the content of these volumes.
     pub fn add_groups(&mut self) {
-        for group in &self.machine.inventory.groups {
+        for group in self.machine.inventory.groups.iter().filter(|group| !is_on_volumes(&self.machine.stack, group)) {
             let devices = group.present_devices().map(|device| self.machine.name_path(device, &self.disks));
             let Ok(devices) = devices.collect::<Result<Vec<_>, _>>() else { continue };
             self.check_group(group);
@@ -27,20 +29,30 @@ impl LayoutBuilder<'_> {
                 encrypted: is_encrypted.then_some(EncryptionSpec { key: KeySource::Prompt }),
                 preserve: self.find_preservation(group),
             });
-            for content in &self.machine.contents {
-                if let Some((_, volume)) = self.machine.volume_of(content).filter(|(of, _)| of.uuid == group.uuid) {
-                    self.add_volume(group, volume, content);
-                }
+            for volume in self.sort_volumes(group) {
+                self.add_volume(group, volume);
             }
         }
     }
 
-    fn add_volume(&mut self, group: &LvmVolumeGroup, volume: &LvmLogicalVolume, content: &MachineContent) {
+    /// Returns the volumes in the order of their devices. Inactive volumes follow.
+    fn sort_volumes<'g>(&self, group: &'g LvmVolumeGroup) -> Vec<&'g LvmLogicalVolume> {
+        let stacked = &self.machine.inventory.stacked;
+        let position = |name: &KernelName| stacked.iter().position(|stacked| stacked.name == *name);
+        let mut volumes: Vec<&LvmLogicalVolume> = group.volumes.iter().collect();
+        volumes.sort_by_cached_key(|volume| volume.running.as_ref().and_then(position).unwrap_or(usize::MAX));
+        volumes
+    }
+
+    /// Adds the volume, unless the group preserves it without an entry. The purpose of a volume includes that of all
+    /// objects on it, such as partitions and LUKS containers.
+    fn add_volume(&mut self, group: &LvmVolumeGroup, volume: &LvmLogicalVolume) {
         let name = format!("/dev/{}/{}", group.name, volume.name);
         let lvmtype = LvmType::ALL.into_iter().find(|lvmtype| lvmtype.name() == volume.kind);
         let Some(lvmtype) = lvmtype else { return };
         let is_mounted = self.used.contains(name.as_str());
-        if content.purpose.data && !is_mounted && (self.is_preserved_group(group) || !is_activated_alone(volume)) {
+        let is_data = self.machine.purpose_of_volume(group, volume).data;
+        if is_data && !is_mounted && (self.is_preserved_group(group) || !is_activated_alone(volume)) {
             return;
         }
         self.layout.logicalvolumes.push(LogicalVolumeSpec {
@@ -48,7 +60,7 @@ impl LayoutBuilder<'_> {
             volumegroup: group.name.clone(),
             size: (volume.size_bytes / MIB).into(),
             lvmtype,
-            preserve: content.purpose.data && !is_mounted && self.is_renewed_group(group),
+            preserve: is_data && !is_mounted && self.is_renewed_group(group),
         });
     }
 
@@ -99,10 +111,11 @@ impl LayoutBuilder<'_> {
     /// layout does not list.
     fn find_preservation(&self, group: &LvmVolumeGroup) -> GroupPreservation {
         let purpose = self.machine.purpose_of_group(group);
+        let mut data = group.volumes.iter().filter(|volume| self.machine.purpose_of_volume(group, volume).data);
         match () {
             () if !purpose.data || !self.is_renewed_group(group) => GroupPreservation::None,
             () if !purpose.system => GroupPreservation::All,
-            () if group.volumes.iter().all(is_activated_alone) => GroupPreservation::None,
+            () if data.all(is_activated_alone) => GroupPreservation::None,
             () => GroupPreservation::Unlisted,
         }
     }
@@ -123,6 +136,11 @@ impl LayoutBuilder<'_> {
             matches!(stack.find_unit(&stack.kernel_name(device)), StackUnit::Stacked(stacked) if stacked.kind == StackedDeviceKind::Crypt)
         })
     }
+}
+
+/// Returns whether a physical volume of the group is on a logical volume.
+fn is_on_volumes(stack: &DeviceStack, group: &LvmVolumeGroup) -> bool {
+    find_layers(stack, physical_volumes(stack, group)).iter().any(|name| stack.find_volume(name).is_some())
 }
 
 /// Returns whether a layout can list the volume: LVM activates it without other volumes.

@@ -23,7 +23,7 @@ struct ExpectedContents {
     refused: Vec<String>,
 }
 
-fn folders() -> Vec<PathBuf> {
+pub(super) fn folders() -> Vec<PathBuf> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/foreign-installations"));
     let entries = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
     let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
@@ -31,7 +31,12 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-fn read(folder: &Path, name: &str) -> String {
+pub(super) fn folder(name: &str) -> PathBuf {
+    let found = folders().into_iter().find(|folder| folder.ends_with(name));
+    found.unwrap_or_else(|| panic!("no machine {name}"))
+}
+
+pub(super) fn read(folder: &Path, name: &str) -> String {
     let path = folder.join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -104,7 +109,7 @@ fn contents_of_recorded_machines_are_assigned_to_system_and_data() {
 /// recreates only the other volumes of the group.
 #[test]
 fn a_thin_pool_next_to_the_system_is_preserved_without_being_listed() {
-    let folder = folders().into_iter().find(|folder| folder.ends_with("proxmox-lvm")).unwrap();
+    let folder = folder("proxmox-lvm");
     let inventory: Inventory = serde_json::from_str(&read(&folder, "inventory.json")).unwrap();
     let found = discover_layout(&inventory, Some(&read(&folder, "fstab")), "found");
     let text = format_layout(&found, &assess_reinstall(&found, &inventory));
@@ -119,7 +124,7 @@ fn a_thin_pool_next_to_the_system_is_preserved_without_being_listed() {
 /// preserves the array, as it does with any other layout.
 #[test]
 fn an_array_that_degrades_after_the_discovery_is_preserved_with_a_warning() {
-    let folder = folders().into_iter().find(|folder| folder.ends_with("state-degraded-mirror")).unwrap();
+    let folder = folder("state-degraded-mirror");
     let degraded: Inventory = serde_json::from_str(&read(&folder, "inventory.json")).unwrap();
     let fstab = read(&folder, "fstab");
     let mut complete = degraded.clone();
