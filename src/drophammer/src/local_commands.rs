@@ -9,6 +9,7 @@ pub(crate) mod check;
 mod check_fuzz;
 pub mod explain;
 pub mod image_add;
+pub(crate) mod installed_crypttab;
 pub mod layout_from_machine;
 pub mod plan;
 pub(crate) mod plan_templates;
