@@ -12,6 +12,9 @@ pub struct ReinstallOrderOptions {
     /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
+    /// UUIDs of LUKS containers that may stay locked.
+    #[serde(default)]
+    pub leave_locked: Vec<String>,
     #[serde(default)]
     pub change_promise: bool,
     /// True if the order applies the whole machine file instead of the fields of the installed allocation.
@@ -28,6 +31,7 @@ impl ReinstallOrderOptions {
             ("--apply-allocation", self.apply_allocation),
         ];
         let flags = flags.into_iter().filter_map(|(option, is_set)| is_set.then_some(option));
-        flags.chain(self.give_up.iter().flat_map(|serial| ["--give-up", serial])).collect()
+        let flags = flags.chain(self.give_up.iter().flat_map(|serial| ["--give-up", serial]));
+        flags.chain(self.leave_locked.iter().flat_map(|uuid| ["--leave-locked", uuid])).collect()
     }
 }

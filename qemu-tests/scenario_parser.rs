@@ -127,13 +127,16 @@ pub fn self_test() {
 
     let head_with_disk = head.replace("[]", "[{name: sda, bus: sata, size_mib: 1}]");
     let runs = "prepare: one\nruns:\n- expect: {}\n- {reinstall: true, prepare: two, replaced: [sda], expect: {outcome: old_system}}\n\
-                - {reinstall: {without_marker: true, apply_allocation: true, give_up: [A-1, B 2]}, boot: kexec, expect: {boots: 3, order: open, hidden: {/var/lib: 7}}}\n\
+                - {reinstall: {without_marker: true, apply_allocation: true, give_up: [A-1, B 2], leave_locked: [u-1]}, boot: kexec, expect: {boots: 3, order: open, hidden: {/var/lib: 7}}}\n\
                 - {reinstall: false, events: [{at: {request: 'POST */report'}, do: server_kill, answer: lost}], expect: {}}\n";
     let scenario = parse(&format!("{head_with_disk}{runs}"), "x".into(), ".".into()).expect("reinstalls");
     let pressed: Vec<_> = scenario.runs.iter().map(|run| run.reinstall.as_ref().map(|it| it.without_marker)).collect();
     assert_eq!(pressed, [None, Some(false), Some(true), None]);
     let typed = scenario.runs[2].reinstall.as_ref().expect("a button").options();
-    assert_eq!(typed, ["--without-marker", "--apply-allocation", "--give-up", "A-1", "--give-up", "B 2"]);
+    assert_eq!(
+        typed,
+        ["--without-marker", "--apply-allocation", "--give-up", "A-1", "--give-up", "B 2", "--leave-locked", "u-1"]
+    );
     assert_eq!(scenario.machine.prepare.as_deref(), Some("one"));
     assert_eq!(scenario.runs[1].prepare.as_deref(), Some("two"));
     assert_eq!((scenario.runs[1].expect.boots, scenario.runs[2].expect.boots), (1, 3));

@@ -6,6 +6,7 @@ pub mod machine_list;
 mod machine_summary;
 pub mod order_descriptions;
 pub(crate) mod order_recheck;
+mod reinstall_overrides;
 pub mod reinstall_plan;
 pub mod reinstalls;
 pub(crate) mod restored_machine_confirmation;

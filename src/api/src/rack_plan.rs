@@ -366,7 +366,8 @@ pub const PLANNED_ORDER: &str = "planned";
 
 /// Returns the reinstall order that the server would store. `earlier` is the order that it would replace.
 pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
-    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
+    let ReinstallOverrides { without_marker, change_promise, give_up, leave_locked, replace_newer, apply_allocation } =
+        words;
     ReinstallOrder {
         id: PLANNED_ORDER.to_owned(),
         image,
@@ -377,6 +378,7 @@ pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<Rei
         without_marker,
         change_promise,
         give_up,
+        leave_locked,
         replace_newer,
         apply_allocation,
         fencing: None,

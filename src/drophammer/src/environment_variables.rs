@@ -39,7 +39,7 @@ pub(crate) const WITHOUT_VARIABLES: [&str; 20] = [
 
 /// Options that do not have a variable in any command: they erase data, approve, confirm or force an action, write
 /// files in place, or disable a protection.
-pub(crate) const DESTRUCTIVE: [&str; 17] = [
+pub(crate) const DESTRUCTIVE: [&str; 18] = [
     "any-source-port",
     "apply-allocation",
     "approve",
@@ -48,6 +48,7 @@ pub(crate) const DESTRUCTIVE: [&str; 17] = [
     "force",
     "give-up",
     "init",
+    "leave-locked",
     "older",
     "overwrite",
     "persistent-volume",

@@ -11,6 +11,7 @@ mod check_fuzz;
 mod check_tests;
 pub mod explain;
 pub mod image_add;
+pub(crate) mod installed_crypttab;
 pub mod layout_from_machine;
 pub mod plan;
 pub(crate) mod plan_templates;

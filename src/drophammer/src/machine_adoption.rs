@@ -14,6 +14,7 @@ mod marker_storage;
 mod registration;
 #[cfg(test)]
 mod tests;
+mod unreadable_devices;
 
 use crate::server_commands::ServerOptions;
 use adoption_record::AdoptionRecord;
@@ -66,6 +67,10 @@ pub struct MachineAdoptionOptions {
     /// The installed system's /etc/fstab [default: /etc/fstab of this machine; with --inventory, the fstab in the inventory].
     #[arg(long, value_name = "FILE", requires = "dry_run")]
     pub fstab: Option<PathBuf>,
+    /// The installed system's /etc/crypttab [default: /etc/crypttab of this machine; with --inventory, none, and a machine
+    /// with encrypted data is refused].
+    #[arg(long, value_name = "FILE", requires = "dry_run")]
+    pub crypttab: Option<PathBuf>,
     /// Name of the machine, which confirms the adoption or its removal. Without this option, the command prompts for
     /// the name.
     #[arg(long, value_name = "NAME")]
@@ -128,6 +133,7 @@ fn adopt_machine(options: &MachineAdoptionOptions, host: &AdoptionHost) -> Resul
     let found = system.discover_layout(options)?;
     let mut obstacles = assess_reinstall(&found, &system.inventory).obstacles;
     obstacles.extend(system.list_unreadable());
+    obstacles.extend(unreadable_devices::list_unreadable_stacks(&system.inventory));
     let allocation = Uuid::new_v4().to_string();
     let adopted = AdoptedInstallation { machine: &system.machine, allocation: &allocation, image: &system.image };
     let planned = plan_adoption(&found, &system.inventory, adopted);

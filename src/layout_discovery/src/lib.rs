@@ -6,6 +6,8 @@
 
 mod adoption_marker;
 mod annotated_yaml;
+mod container_keys;
+mod crypttab;
 mod device_layers;
 mod discovery_notes;
 mod fstab;
@@ -22,6 +24,7 @@ mod tests;
 
 pub use adoption_marker::{AdoptedInstallation, AdoptionPlan, plan_adoption};
 pub use annotated_yaml::format_layout;
+pub use crypttab::InstalledCrypttab;
 pub use discovery_notes::DiscoveryNote;
 pub use reinstall_assessment::{ReinstallAssessment, assess_reinstall};
 
@@ -75,6 +78,17 @@ impl DiscoveredLayout {
 /// Returns the layout of a machine. `fstab` is the fstab of the installed system. If it is `None`, the fstab in the
 /// inventory is used. The mounts of the running system count in addition to the fstab.
 pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> DiscoveredLayout {
+    discover_layout_with_keys(inventory, fstab, None, id)
+}
+
+/// Returns the layout of a machine, as [`discover_layout`] does. `crypttab` is the crypttab of the installed system. If
+/// it is `None`, a reinstall is refused if the machine has encrypted data, because it might erase the key of this data.
+pub fn discover_layout_with_keys(
+    inventory: &Inventory,
+    fstab: Option<&str>,
+    crypttab: Option<&InstalledCrypttab>,
+    id: &str,
+) -> DiscoveredLayout {
     let mut notes = Vec::new();
     let stack = DeviceStack::new(inventory);
     let recorded = if fstab.is_none() { find_recorded_fstab(inventory, &mut notes) } else { None };
@@ -83,6 +97,7 @@ pub fn discover_layout(inventory: &Inventory, fstab: Option<&str>, id: &str) -> 
     let unproven = find_unproven(inventory, &stack, &mounts);
     let machine = MachineContents::new(inventory, stack, &mounts);
     let layout = build_layout(&machine, &mounts.memory, id, &mut notes);
+    container_keys::note_container_keys(&machine, crypttab, &mut notes);
     let of = |wanted: fn(&system_data_classification::PurposeSet) -> bool| {
         let contents = machine.contents.iter().filter(|content| wanted(&content.purpose));
         contents.map(describe_content).collect::<Vec<_>>()

@@ -57,11 +57,11 @@ impl PlannerState<'_> {
         None
     }
 
-    /// Refuses the plan if the agent must write the boot loader of a BIOS machine, but preserves all disks on which the
-    /// BIOS looks for it. If one of the disks is written, the others keep their boot loader, which reads the same
-    /// filesystem.
+    /// Refuses the plan if the boot loader of a BIOS machine must be written, but all disks on which the BIOS looks for it
+    /// are preserved. Neither the agent nor the image's installer, which lacks the device nodes of preserved disks, can
+    /// write it there. If one of the disks is written, the others keep their boot loader, which reads the same filesystem.
     pub(crate) fn refuse_preserved_boot_disks(&mut self) {
-        if !self.is_bios() || !matches!(self.finisher(), FinisherChoice::Auto | FinisherChoice::Builtin) {
+        if !self.is_bios() || self.finisher() == FinisherChoice::None {
             return;
         }
         let disks = self.found.iter().filter(|(index, _)| self.is_boot_disk(&self.layout.disks[**index].device));

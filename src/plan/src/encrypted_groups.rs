@@ -7,8 +7,8 @@
 //! group |
 //! | have a container that does not open, and the new system mounts a volume of the group without `nofail` or
 //! `noauto`, or swaps to it | refused, with the reason |
-//! | have a container that does not open, and the new system does not require the group | all containers stay locked,
-//! with a warning |
+//! | have a container that does not open, and the new system does not require the group | `locked_containers` decides
+//! whether all containers stay locked |
 //! | have a container that does not open, and an earlier attempt was interrupted while it recreated a disk with one of
 //! the devices | the disk is recreated if this solves all problems, otherwise refused |
 //! | have a container that does not open, and a device of the group is missing | refused: the content of that device
@@ -21,7 +21,8 @@ use crate::planner_state::UnopenedReason;
 use super::filesystem_fate::FilesystemFate;
 use super::filesystems::is_in_fstab;
 use super::k8s_volumes;
-use super::luks::{self};
+use super::locked_containers::{self, LockedContainers};
+use super::luks;
 use super::plan_decisions::{LuksDecision, LuksFate};
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::planner_state::PlannerState;
@@ -131,8 +132,10 @@ impl<'a> PlannerState<'a> {
         if let Some(needed) = self.find_requirement(group) {
             let message = format!(
                 "vg:{} must be preserved in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
-                 Provide the key of the group, or add nofail to the mountoptions of the filesystem to leave the group locked",
-                group.name
+                 Provide the key of the group; or, if the new system can start without the group, add nofail to the mountoptions \
+                 of its filesystems, and order the reinstall with {options}",
+                group.name,
+                options = locked_containers::leave_locked_options(uuids)
             );
             return self.refuse(ErrorCode::EncryptionLocked, place, message);
         }
@@ -140,11 +143,11 @@ impl<'a> PlannerState<'a> {
             return self.refuse(
                 ErrorCode::EncryptionLocked,
                 place,
-                luks::describe_incomplete_container(&format!("vg:{}", group.name), why),
+                locked_containers::describe_incomplete_container(&format!("vg:{}", group.name), why),
             );
         }
-        self.warn(format!(
-            "vg:{group} stays LOCKED and unchanged; no lines for this volume group are written to /etc/crypttab and /etc/fstab, because {device} cannot be opened: {why}", group = group.name));
+        let object = format!("vg:{}", group.name);
+        self.decide_locked(place, &LockedContainers { object: &object, uuids, device: &device, reason: why });
         self.add_group_containers(group, encrypted, below, uuids, LuksFate::Locked);
         let name = group.name.clone();
         self.decided.groups.push(GroupFate::Preserved { name, devices: Vec::new(), volumes: Vec::new() });

@@ -164,7 +164,8 @@ pub(crate) fn refuse_erasing_data(layout: &Layout, inventory: &Inventory, reques
     Some(Diagnostic::new("disks", message).with_code(ErrorCode::PreservedDataLoss))
 }
 
-fn has_preserved_objects(layout: &Layout) -> bool {
+/// Returns whether the layout preserves an object on a disk that a reinstall otherwise wipes.
+pub fn has_preserved_objects(layout: &Layout) -> bool {
     layout.disks.iter().flat_map(|disk| &disk.partitions).any(|partition| partition.preserve)
         || layout.raid.iter().any(|array| array.preserve)
         || layout.volumegroups.iter().any(|group| !group.preserve.is_none())

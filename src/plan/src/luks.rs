@@ -6,7 +6,7 @@
 //! | has a container that opens with the key | the filesystem in the container is compared and preserved like any other filesystem |
 //! | has a container that opens with `disk_key` but not with the TPM of the machine | as in the previous row, with a warning |
 //! | has a container that does not open, and the new system mounts its filesystem without `nofail` or `noauto` | refused, with the reason |
-//! | has a container that does not open, and the new system does not require it | the container stays locked, with a warning |
+//! | has a container that does not open, and the new system does not require it | `locked_containers` decides |
 //! | has a container that does not open, and an earlier attempt was interrupted while it recreated the disk of the container | the disk is recreated if this solves all problems, otherwise refused |
 //! | has a container that opens, and contains zeros instead of a filesystem | refused |
 //! | has any other content | refused, with the expected and the found content |
@@ -17,6 +17,7 @@ use common::error_code::ErrorCode;
 use operations::{CheckContainers, CloseContainer, CreateLuksContainer, WriteCrypttab};
 
 use super::filesystem_fate::FilesystemFate;
+use super::locked_containers::{LockedContainers, describe_incomplete_container};
 use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::planner_state::PlannerState;
@@ -172,7 +173,8 @@ impl<'a> PlannerState<'a> {
             (Some(why), Some(path)) => {
                 let message = format!(
                     "{} must be preserved, and must contain {} in LUKS, which the new system mounts at {path}, but the container cannot be opened: {why}. \
-                     Provide the key of the container, or add nofail to the mountoptions of the filesystem to leave the container locked",
+                     Provide the key of the container; or, if the new system can start without the container, add nofail to the mountoptions \
+                     of the filesystem, and order the reinstall with --leave-locked {uuid}",
                     device.path, filesystem.format
                 );
                 self.refuse(ErrorCode::EncryptionLocked, place, message);
@@ -185,8 +187,9 @@ impl<'a> PlannerState<'a> {
                 );
             }
             (Some(why), None) => {
-                self.warn(format!(
-                    "{device} stays LOCKED and unchanged; no lines for this device are written to /etc/crypttab and /etc/fstab, because the device cannot be opened: {why}", device = device.path));
+                let object = device.path.as_str();
+                let locked = LockedContainers { object, uuids: &[uuid], device: &device.now, reason: why };
+                self.decide_locked(place, &locked);
                 self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);
                 let locked = FilesystemFate::Unformatted { device: device.path.clone(), is_preserved: true };
                 self.decided.filesystems.push(locked);
@@ -260,16 +263,6 @@ impl<'a> PlannerState<'a> {
         });
         container
     }
-}
-
-/// Returns the message for a container that cannot be opened and must not stay locked, because an attempt was
-/// interrupted while it recreated the disk of the container. The problem causes a second planning pass
-/// (`attempt_retry`), in which the disk is recreated; that pass is used if it solves all problems.
-pub(crate) fn describe_incomplete_container(what: &str, why: &str) -> String {
-    format!(
-        "{what} must be preserved in LUKS, but an interrupted attempt was creating the container, and the container cannot be opened: {why}. \
-         Provide the key of the container, or erase the container to have it recreated"
-    )
 }
 
 /// Returns a message if the device is so small that only the headers of a container would fit.

@@ -7,8 +7,10 @@
 //! | swap | recreated, with its UUID |
 //! | a device with `format: none` | migrated as a whole |
 //! | a filesystem that is absent or differs from the layout, a device with several signatures, or any encrypted device | refused |
-//! | an inactive array or group | refused |
-//! | a partition, array, group or volume that the layout does not list, or data on a device without a filesystem in the layout | refused: the data would not be migrated |
+//! | an inactive array or group, or a group with a missing physical volume | refused |
+//! | an object that `unmigrated_data` describes: data that would not be migrated, or that cannot be read | refused |
+
+mod unmigrated_data;
 
 use super::existing_system_boot::{self, ExistingInstallation};
 use super::{InstallClaim, SourceDevice, arrays, installation_identity::describe_owner};
@@ -61,7 +63,9 @@ pub fn check_migration(
     for (index, filesystem) in layout.filesystems.iter().enumerate() {
         carrying.check_filesystem(&format!("filesystems[{index}]"), filesystem);
     }
+    carrying.refuse_unmounted_volumes();
     carrying.refuse_unlisted();
+    carrying.refuse_unreadable_devices();
     let MigrationCheck { problems, all, from, .. } = carrying;
     let nics = inventory.nics.iter().map(|nic| MigratedNic { name: nic.name.clone(), mac: nic.mac.clone() });
     match problems.is_empty() {
@@ -161,6 +165,9 @@ impl MigrationCheck<'_> {
                     );
                     self.refuse(place, message);
                 }
+                if let Some(running) = &one.running {
+                    self.refuse_data(place, name, self.stack.find_unit(running));
+                }
                 let others = one.members.iter().map(|member| &member.device);
                 self.refuse_others(place, name.as_str(), others.filter(|device| !members.contains(device)));
                 self.all.arrays.push(MigratedArray { device: name.clone(), uuid: one.uuid });
@@ -184,6 +191,15 @@ impl MigrationCheck<'_> {
         };
         if let Some(why) = &found.closed {
             self.refuse(place, format!("volume group {} {why}", group.name));
+        }
+        let missing = found.physical.iter().filter(|physical| physical.device.is_none()).count();
+        if missing > 0 {
+            let message = format!(
+                "{missing} of the {all} physical volumes of volume group {group} are missing, so their content is unknown; attach their disks, or repair the group",
+                all = found.physical.len(),
+                group = group.name
+            );
+            self.refuse(place, message);
         }
         self.refuse_others(place, &group.name, found.present_devices().filter(|device| !physical.contains(device)));
         let layout = self.meant.graph.layout;
@@ -257,72 +273,6 @@ impl MigrationCheck<'_> {
 
     fn is_in_image(&self, device: &LayoutPath) -> bool {
         self.meant.graph.layout.disks.iter().any(|disk| disk.image_partition_number(device).is_some())
-    }
-
-    /// Refuses the migration if the disks of the layout contain data that the layout does not list.
-    fn refuse_unlisted(&mut self) {
-        let layout = self.meant.graph.layout;
-        for (index, listed) in layout.disks.iter().enumerate().filter(|(_, listed)| !listed.image) {
-            let place = format!("disks[{index}]");
-            let Some(disk) = self.meant.matched_disk(index) else { continue };
-            // The partition table of an array may also be visible on its members, so the table of a member is ignored.
-            let is_member = self.meant.graph.is_member(&listed.device);
-            if listed.partitions.is_empty() {
-                self.refuse_data(&place, &listed.device, StackUnit::Disk(disk));
-            }
-            for part in disk.table.iter().flat_map(|table| &table.partitions).filter(|_| !is_member) {
-                let name = listed.device.partition_path(part.number);
-                match listed.partitions.iter().any(|listed| listed.number == part.number) {
-                    true => self.refuse_data(&place, &name, StackUnit::Partition(part)),
-                    false => {
-                        let message = format!(
-                            "partition {partition} ({size}, {content}) is not in the layout and would not be migrated. If you need its data, copy it elsewhere; then remove the partition",
-                            partition = part.device,
-                            size = format_bytes(part.size_bytes),
-                            content = describe_content(StackUnit::Partition(part))
-                        );
-                        self.refuse(&place, message);
-                    }
-                }
-            }
-        }
-        let inventory = self.meant.inventory;
-        let is_ours =
-            |device: &DevicePath| !self.stack.disks_below(&self.stack.kernel_name(device)).is_disjoint(&self.disks);
-        let of_arrays = inventory.arrays.iter().filter(|array| {
-            let is_carried = self.all.arrays.iter().any(|migrated| migrated.uuid == array.uuid);
-            !is_carried && array.members.iter().any(|member| is_ours(&member.device))
-        });
-        let of_groups = inventory.groups.iter().filter(|group| {
-            let is_listed = layout.volumegroups.iter().any(|listed| listed.name == group.name);
-            !is_listed && group.present_devices().any(is_ours)
-        });
-        let arrays = of_arrays.map(|array| ("raid", format!("array {}", arrays::describe_array(array))));
-        let groups = of_groups.map(|group| ("volumegroups", format!("volume group {}", group.name)));
-        let unlisted: Vec<(&str, String)> = arrays.chain(groups).collect();
-        for (place, what) in unlisted {
-            self.refuse(place, format!("{what} is not in the layout and would not be migrated; remove it first"));
-        }
-    }
-
-    /// Refuses data on a device of the layout that is not a member and has no filesystem in the layout.
-    fn refuse_data(&mut self, place: &str, name: &LayoutPath, unit: StackUnit) {
-        let graph = &self.meant.graph;
-        let has_filesystem = graph.find_device(name).is_some_and(|node| graph.filesystem_on(node).is_some());
-        if graph.is_member(name) || has_filesystem || (unit.signatures().is_empty() && unit.is_blank()) {
-            return;
-        }
-        if let StackUnit::Disk(disk) = unit
-            && disk.table.is_some()
-        {
-            // A disk with partitions is not reported here, because `refuse_unlisted` reports its partitions.
-            return;
-        }
-        let message = format!(
-            "the layout does not list a filesystem on {name}, but it contains {content}, which would not be migrated; set `format: none` to migrate the whole device, or erase the device",
-            content = describe_content(unit)
-        );
-        self.refuse(place, message);
     }
 }
 

@@ -72,6 +72,7 @@ pub(crate) fn decide_plan(
     deciding.refuse_unrecorded();
     deciding.decide_persistent();
     deciding.refuse_hibernated();
+    deciding.warn_about_unlisted_containers();
     deciding.finish_decisions()
 }
 

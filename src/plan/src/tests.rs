@@ -45,6 +45,7 @@ mod insufficient_space;
 mod interrupted_first_installs;
 mod interrupted_mkfs;
 mod kubernetes_volumes;
+mod locked_containers;
 mod luks;
 mod member_content;
 mod migration_source;

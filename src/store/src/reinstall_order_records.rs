@@ -19,6 +19,8 @@ pub struct ReinstallOverrides {
     #[serde(default)]
     pub give_up: Vec<String>,
     #[serde(default)]
+    pub leave_locked: Vec<String>,
+    #[serde(default)]
     pub replace_newer: bool,
     /// True if the reinstall applies the allocation of the machine file instead of the installed one.
     #[serde(default)]
@@ -59,6 +61,9 @@ pub struct ReinstallOrder {
     /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
+    /// UUIDs of the preserved LUKS containers that may stay locked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leave_locked: Vec<String>,
     /// True if the reinstall may replace the installation on the disks even if that installation is newer than the
     /// reinstall order.
     #[serde(default)]
@@ -131,7 +136,8 @@ pub(crate) fn read_order(
          FROM orders WHERE machine = ?1 AND allocation = ?2";
     let order = connection.prepare_cached(select)?.query_row([machine, allocation], |row| {
         let StoredOptions { overrides, created_by } = parse_column(row, 8)?.unwrap_or_default();
-        let ReinstallOverrides { change_promise, give_up, replace_newer, apply_allocation, .. } = overrides;
+        let ReinstallOverrides { change_promise, give_up, leave_locked, replace_newer, apply_allocation, .. } =
+            overrides;
         let fencing: Option<FencingToken> = parse_column(row, 10)?;
         let database = fencing.as_ref().map(|token| token.database.as_str());
         Ok(ReinstallOrder {
@@ -152,6 +158,7 @@ pub(crate) fn read_order(
             attempt: parse_column(row, 11)?,
             change_promise,
             give_up,
+            leave_locked,
             handed: row.get(9)?,
             unregistered: parse_column(row, 12)?.unwrap_or_default(),
         })
@@ -172,6 +179,7 @@ pub(crate) fn store_order(
         without_marker: *without_marker,
         change_promise: *change_promise,
         give_up: give_up.clone(),
+        leave_locked: order.leave_locked.clone(),
         replace_newer: *replace_newer,
         apply_allocation: *apply_allocation,
     };

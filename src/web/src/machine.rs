@@ -348,6 +348,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 @if order.change_promise { ", with the layout of the machine file" }
                 @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", erasing " (serial) }
+                @for uuid in &order.leave_locked { ", leaving " (uuid) " locked" }
                 @if order.apply_allocation { ", with the allocation of the machine file" }
                 @if order.started { ". The reinstall has passed its point of no return" }
                 @if order.is_suspended() { ". The order is suspended, and the machine boots its disk: remove the cause, then order the reinstall again" }

@@ -9,7 +9,7 @@ use super::session::LoggedIn;
 use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
-use api::operator_api::reinstall_plan::{HypotheticalOrder, simulate_order};
+use api::operator_api::reinstall_plan::{HypotheticalOrder, simulate_order, split_list};
 use api::operator_api::reinstalls::{self, ReinstallRequest};
 use api::operator_api::{OperatorAuth, find_machine};
 use axum::extract::{Path, RawQuery, State};
@@ -25,13 +25,13 @@ use store::InstallState;
 
 /// Reads the reinstall options from the fields of a form.
 fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
-    let serials = form.get("give_up").split(',').map(str::trim).filter(|serial| !serial.is_empty());
     ReinstallRequest {
         id: id.to_owned(),
         imageid: form.get("image").to_owned(),
         without_marker: !form.get("without_marker").is_empty(),
         change_promise: !form.get("change_promise").is_empty(),
-        give_up: serials.map(str::to_owned).collect(),
+        give_up: split_list(form.get("give_up")),
+        leave_locked: split_list(form.get("leave_locked")),
         replace_newer: !form.get("replace_newer").is_empty(),
         apply_allocation: !form.get("apply_allocation").is_empty(),
         ..ReinstallRequest::default()
@@ -128,18 +128,26 @@ fn show_options(
                 option value="" { "select" }
                 @for image in &images { option value=(image) selected[*image == reinstall_request.imageid] { (image) } }
             }
-            details open[reinstall_request.without_marker || reinstall_request.change_promise || reinstall_request.replace_newer || reinstall_request.apply_allocation || !reinstall_request.give_up.is_empty()] {
+            details open[has_overrides(reinstall_request)] {
                 summary { "More options" }
                 p { label { input type="checkbox" name="without_marker" value="yes" checked[reinstall_request.without_marker]; " The disk of the root filesystem was replaced: proceed even though the new disk has no install marker" } }
                 p { label { input type="checkbox" name="change_promise" value="yes" checked[reinstall_request.change_promise]; " Use the layout of the machine file, even if this layout wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[reinstall_request.replace_newer]; " Replace the installation on the disks, even if the installation is newer than the server's record" } }
                 p { label { input type="checkbox" name="apply_allocation" value="yes" checked[reinstall_request.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }
                 p { label { "Serial numbers of the disks whose data may be erased, separated by commas " input name="give_up" value=(reinstall_request.give_up.join(", ")); } }
+                p { label { "UUIDs of the LUKS containers that may stay locked although their key may be erased, separated by commas " input name="leave_locked" value=(reinstall_request.leave_locked.join(", ")); } }
             }
             button { "Show plan" }
         }
         p.faint { "Nothing is ordered yet." }
     }
+}
+
+/// Returns whether the request has an option of the section "More options".
+fn has_overrides(reinstall_request: &ReinstallRequest) -> bool {
+    let ReinstallRequest { without_marker, change_promise, replace_newer, apply_allocation, .. } = reinstall_request;
+    let has_lists = !reinstall_request.give_up.is_empty() || !reinstall_request.leave_locked.is_empty();
+    *without_marker || *change_promise || *replace_newer || *apply_allocation || has_lists
 }
 
 /// Shows the plan, and the form that orders the reinstall. If the reinstall cannot be ordered on this page, shows the
@@ -184,6 +192,7 @@ fn show_order_form(
         ("change_promise", said(reinstall_request.change_promise)),
         ("replace_newer", said(reinstall_request.replace_newer)),
         ("give_up", reinstall_request.give_up.join(", ")),
+        ("leave_locked", reinstall_request.leave_locked.join(", ")),
         ("apply_allocation", said(reinstall_request.apply_allocation)),
         ("shown", shown),
     ];

@@ -6,7 +6,7 @@ use common::diagnostic::{self, Diagnostic};
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::type_errors::reword_type_error;
-use model::allocation::{AllocatedImage, Allocation, BootOrder, OrderedReinstall};
+use model::allocation::{AllocatedImage, Allocation, BootOrder};
 use model::deploy_steps::EraseMode;
 use model::ironic_raid::{self, RaidConfig};
 use model::layout::{self, Layout};
@@ -23,11 +23,13 @@ const MASKED: &str = "******";
 pub(crate) struct IronicNode<'a>(pub &'a Map<String, Value>);
 
 /// Requested operation: installation or reinstall.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RequestedMode {
     Install,
     Reinstall {
         without_marker: bool,
+        /// UUIDs of the preserved LUKS containers that may stay locked.
+        leave_locked: Vec<String>,
     },
     /// No operation is specified: the contents of the disks determine whether the machine is installed or reinstalled.
     Unspecified,
@@ -93,19 +95,34 @@ pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<Raid
     })
 }
 
-/// Parses the arguments `mode` and `without_marker`.
+/// Parses the arguments `mode`, `without_marker` and `leave_locked`.
 ///
 /// # Errors
 /// Fails if one of the arguments is invalid, or if they contradict each other.
 pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
-    let without_marker = parse_flag(args, "without_marker")?;
+    let (without_marker, leave_locked) = (parse_flag(args, "without_marker")?, parse_containers(args)?);
+    let is_overridden = without_marker || !leave_locked.is_empty();
     match args.get("mode").map(|mode| mode.as_str()) {
-        None if !without_marker => Ok(RequestedMode::Unspecified),
-        Some(Some("install")) if !without_marker => Ok(RequestedMode::Install),
-        Some(Some("reinstall")) => Ok(RequestedMode::Reinstall { without_marker }),
-        None | Some(Some("install")) => Err(plan_refusal("the argument `without_marker` requires `mode: reinstall`")),
+        None if !is_overridden => Ok(RequestedMode::Unspecified),
+        Some(Some("install")) if !is_overridden => Ok(RequestedMode::Install),
+        Some(Some("reinstall")) => Ok(RequestedMode::Reinstall { without_marker, leave_locked }),
+        None | Some(Some("install")) => {
+            Err(plan_refusal("the arguments `without_marker` and `leave_locked` require `mode: reinstall`"))
+        }
         Some(_) => Err(plan_refusal("the argument `mode` must be `install` or `reinstall`")),
     }
+}
+
+/// Parses the optional argument `leave_locked`.
+fn parse_containers(args: &Map<String, Value>) -> Result<Vec<String>> {
+    let listed = match args.get("leave_locked") {
+        None | Some(Value::Null) => Some(Vec::new()),
+        Some(Value::Array(listed)) => listed.iter().map(|uuid| Uuid::parse_str(uuid.as_str()?).ok()).collect(),
+        Some(_) => None,
+    };
+    let listed: Vec<Uuid> =
+        listed.ok_or_else(|| plan_refusal("leave_locked must be a list of UUIDs of LUKS containers"))?;
+    Ok(listed.iter().map(Uuid::to_string).collect())
 }
 
 /// Parses an optional boolean argument.
@@ -170,14 +187,6 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
         boot_order: BootOrder::Disk,
         ..Allocation::default()
     })
-}
-
-/// Converts the allocation to a reinstall of the installation whose marker is on the disks.
-pub(crate) fn make_reinstall(allocation: &mut Allocation, marked: String, without_marker: bool) {
-    let id = std::mem::replace(&mut allocation.id, marked);
-    let (attempt, attempts) = (1, 1);
-    allocation.reinstall = true;
-    allocation.order = Some(OrderedReinstall { id, attempt, attempts, without_marker, ..OrderedReinstall::default() });
 }
 
 /// Returns the image from the arguments, or else from the node.
@@ -342,11 +351,17 @@ mod tests {
 
     #[test]
     fn install_mode_is_parsed_from_the_arguments() {
+        let reinstall = |without_marker: bool, leave_locked: &[&str]| RequestedMode::Reinstall {
+            without_marker,
+            leave_locked: leave_locked.iter().map(|uuid| (*uuid).to_owned()).collect(),
+        };
+        let uuid = "5b9e2c74-1f0a-4c3b-9d52-7a1f0c3b9d52";
         for (args, expected) in [
             (json!({}), RequestedMode::Unspecified),
-            (json!({"mode": "install"}), RequestedMode::Install),
-            (json!({"mode": "reinstall"}), RequestedMode::Reinstall { without_marker: false }),
-            (json!({"mode": "reinstall", "without_marker": true}), RequestedMode::Reinstall { without_marker: true }),
+            (json!({"mode": "install", "leave_locked": []}), RequestedMode::Install),
+            (json!({"mode": "reinstall"}), reinstall(false, &[])),
+            (json!({"mode": "reinstall", "without_marker": true}), reinstall(true, &[])),
+            (json!({"mode": "reinstall", "leave_locked": [uuid.to_uppercase()]}), reinstall(false, &[uuid])),
         ] {
             assert_eq!(parse_mode(&map(args)).unwrap(), expected);
         }
@@ -355,6 +370,10 @@ mod tests {
             json!({"mode": 1}),
             json!({"without_marker": true}),
             json!({"without_marker": "yes"}),
+            json!({"leave_locked": [uuid]}),
+            json!({"mode": "install", "leave_locked": [uuid]}),
+            json!({"mode": "reinstall", "leave_locked": uuid}),
+            json!({"mode": "reinstall", "leave_locked": ["/dev/sdb1"]}),
         ] {
             assert!(parse_mode(&map(args.clone())).is_err(), "{args}");
         }

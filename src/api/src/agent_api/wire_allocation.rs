@@ -109,6 +109,7 @@ fn to_wire_order(order: ReinstallOrder) -> allocation::OrderedReinstall {
         without_marker: order.without_marker,
         change_promise: order.change_promise,
         give_up: order.give_up,
+        leave_locked: order.leave_locked,
         replace_newer: order.replace_newer,
         confirmed: order.confirmed,
         disks: order.disks,

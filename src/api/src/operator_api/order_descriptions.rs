@@ -34,9 +34,10 @@ fn describe_options(order: &ReinstallOrder) -> String {
     let waived = if order.without_marker { ", without the marker" } else { "" };
     let changed = if order.change_promise { ", with the layout of the machine file" } else { "" };
     let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
+    let locked: String = order.leave_locked.iter().map(|uuid| format!(", leaving {uuid} locked")).collect();
     let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
     let applied = if order.apply_allocation { ", with the allocation of the machine file" } else { "" };
-    format!("{waived}{changed}{given_up}{replaced}{applied}")
+    format!("{waived}{changed}{given_up}{locked}{replaced}{applied}")
 }
 
 /// Describes, for the log, which fields of the allocation the reinstall changes, and which fields stay as installed.

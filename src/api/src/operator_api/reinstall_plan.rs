@@ -25,8 +25,8 @@ use std::path::Path;
 use store::{InstallState, now};
 
 /// Names of the fields of [`ReinstallQuery`].
-pub(crate) const QUERY: [&str; 6] =
-    ["image", "without_marker", "change_promise", "give_up", "replace_newer", "apply_allocation"];
+pub(crate) const QUERY: [&str; 7] =
+    ["image", "without_marker", "change_promise", "give_up", "leave_locked", "replace_newer", "apply_allocation"];
 
 /// Query of `GET /v1/machine/{id}/preview`: the reinstall to plan. Without `image`, the current orders are planned.
 #[derive(Debug, Default, Deserialize)]
@@ -37,6 +37,8 @@ pub(crate) struct ReinstallQuery {
     change_promise: bool,
     /// Serial numbers, separated by commas.
     give_up: String,
+    /// UUIDs of LUKS containers, separated by commas.
+    leave_locked: String,
     replace_newer: bool,
     apply_allocation: bool,
 }
@@ -44,19 +46,23 @@ pub(crate) struct ReinstallQuery {
 impl ReinstallQuery {
     /// Returns the request that would order the reinstall, or `None` if the query does not specify an image.
     pub(crate) fn into_request(self, id: &str) -> Option<ReinstallRequest> {
-        let serials = self.give_up.split(',').map(str::trim).filter(|serial| !serial.is_empty());
-        let give_up = serials.map(str::to_owned).collect();
         Some(ReinstallRequest {
             id: id.to_owned(),
             imageid: self.image?,
             without_marker: self.without_marker,
             change_promise: self.change_promise,
-            give_up,
+            give_up: split_list(&self.give_up),
+            leave_locked: split_list(&self.leave_locked),
             replace_newer: self.replace_newer,
             apply_allocation: self.apply_allocation,
             ..ReinstallRequest::default()
         })
     }
+}
+
+/// Splits a list at its commas. Empty entries are ignored.
+pub fn split_list(list: &str) -> Vec<String> {
+    list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect()
 }
 
 /// Machine, and the state that its allocation would have after a reinstall order.

@@ -2,6 +2,7 @@
 
 use super::order_descriptions::describe_placed_order;
 use super::order_recheck::recheck_machine_file;
+use super::reinstall_overrides::read_overrides;
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
 use crate::full_install_state;
 use crate::{AppState, metrics, out_of_band};
@@ -14,7 +15,6 @@ use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::allocation::{Allocation, ApprovedPlan};
-use model::disk_identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -34,7 +34,7 @@ use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, Reinstall
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Fields of a request. Other fields are refused, because a misspelled option must not be ignored.
-const REQUEST_FIELDS: [&str; 10] = [
+const REQUEST_FIELDS: [&str; 11] = [
     "id",
     "imageid",
     "name",
@@ -42,6 +42,7 @@ const REQUEST_FIELDS: [&str; 10] = [
     "without_marker",
     "change_promise",
     "give_up",
+    "leave_locked",
     "replace_newer",
     "apply_allocation",
     "approved",
@@ -63,6 +64,10 @@ pub struct ReinstallRequest {
     /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
+    /// UUIDs of the preserved LUKS containers that may stay locked, although the reinstall may erase the only copy of
+    /// their keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leave_locked: Vec<String>,
     /// True if the reinstall replaces the installation on the disks even if that installation is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
@@ -219,26 +224,6 @@ pub async fn check_orderable(
     Ok(OrderableReinstall { machine, allocation, install_state, words })
 }
 
-/// Returns the operator's overrides, which apply to this reinstall only.
-fn read_overrides(reinstall_request: &ReinstallRequest) -> Result<ReinstallOverrides, ApiError> {
-    let words = ReinstallOverrides {
-        without_marker: reinstall_request.without_marker,
-        change_promise: reinstall_request.change_promise,
-        give_up: reinstall_request.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
-        replace_newer: reinstall_request.replace_newer,
-        apply_allocation: reinstall_request.apply_allocation,
-    };
-    if words.give_up.iter().any(String::is_empty) {
-        return Err(ApiError::bad_request("a serial number in `give_up` must not be empty"));
-    }
-    if let Some(placeholder) = words.give_up.iter().find(|name| is_placeholder(name)) {
-        return Err(ApiError::bad_request(format!(
-            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; specify the disk's WWN or its path in /dev/disk/by-path"
-        )));
-    }
-    Ok(words)
-}
-
 /// Waits until the `verify` program of the OS definition in the machine's allocation has ended. Returns immediately if
 /// the allocation does not name a definition. The server runs `verify` when the server starts, and after each change of
 /// the definition or its parameters.
@@ -260,11 +245,6 @@ async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
         Some(DefinitionState::Unusable(why)) => Err(invalid_reinstall(why)),
         _ => Ok(()),
     }
-}
-
-/// Returns whether a string is a placeholder as a serial number and as a WWN, and thus cannot identify a disk.
-fn is_placeholder(word: &str) -> bool {
-    is_placeholder_serial(word) && is_placeholder_wwn(word)
 }
 
 /// `DELETE /v1/machine/{id}/reinstall`: cancels a reinstall order that has not started.
@@ -375,8 +355,9 @@ mod tests {
     fn all_fields_of_a_request_are_accepted() {
         let text = Some(String::new());
         let approved = Some(ApprovedPlan::default());
-        let request =
-            ReinstallRequest { name: text.clone(), description: text, approved, ..ReinstallRequest::default() };
+        let leave_locked = vec!["5b9e2c74-1f0a-4c3b-9d52-7a1f0c3b9d52".to_owned()];
+        let (name, description) = (text.clone(), text);
+        let request = ReinstallRequest { name, description, approved, leave_locked, ..ReinstallRequest::default() };
         let document = serde_json::to_value(&request).unwrap();
         let Value::Object(document) = document else { panic!("an object") };
         assert!(

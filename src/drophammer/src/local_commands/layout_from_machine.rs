@@ -1,5 +1,6 @@
 //! `drophammer layout from-machine`: derives a layout from a machine that another installer has installed.
 
+use super::installed_crypttab::{read_crypttab_copy, read_system_crypttab};
 use super::plan::{PlanArgs, read_inventory};
 use super::read_text;
 use crate::server_commands::machine_plan::{fetch_machine_preview, registered_inventory};
@@ -8,7 +9,7 @@ use clap::Args;
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::output::{print_note, print_text};
-use layout_discovery::{assess_reinstall, discover_layout, format_layout};
+use layout_discovery::{assess_reinstall, discover_layout_with_keys, format_layout};
 use model::inventory::Inventory;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,10 @@ pub struct FromMachineOptions {
     /// machine on which it runs, the /etc/fstab of this machine.
     #[arg(long, value_name = "FILE")]
     pub fstab: Option<PathBuf>,
+    /// The installed system's /etc/crypttab. By default, if this command reads the machine on which it runs, the
+    /// /etc/crypttab of this machine is used. A machine with encrypted data requires a crypttab.
+    #[arg(long, value_name = "FILE")]
+    pub crypttab: Option<PathBuf>,
     /// Id of the layout.
     #[arg(long, value_name = "ID", default_value = "from-machine")]
     pub id: String,
@@ -41,7 +46,7 @@ pub struct FromMachineOptions {
 /// express, and what a reinstall would do.
 ///
 /// # Errors
-/// Fails if the inventory or the fstab cannot be read.
+/// Fails if the inventory, the fstab or the crypttab cannot be read.
 pub fn run_from_machine(options: &FromMachineOptions, of: &ServerOptions) -> Result<CommandOutcome> {
     let inventory = collect_inventory(options, of)?;
     let is_this_machine = options.inventory.is_none() && options.machine.is_none();
@@ -50,7 +55,12 @@ pub fn run_from_machine(options: &FromMachineOptions, of: &ServerOptions) -> Res
         None if is_this_machine => Some(read_text(Path::new(FSTAB))?),
         None => None,
     };
-    let mut found = discover_layout(&inventory, fstab.as_deref(), &options.id);
+    let crypttab = match &options.crypttab {
+        Some(path) => Some(read_crypttab_copy(path)?),
+        None if is_this_machine => Some(read_system_crypttab(Path::new("/"))?),
+        None => None,
+    };
+    let mut found = discover_layout_with_keys(&inventory, fstab.as_deref(), crypttab.as_ref(), &options.id);
     options.give_up.iter().for_each(|device| found.give_up(device));
     let assessment = assess_reinstall(&found, &inventory);
     print_text(&format_layout(&found, &assessment))?;

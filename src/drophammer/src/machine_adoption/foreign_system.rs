@@ -1,10 +1,11 @@
 //! The installed system: inventory, fstab, and the names of machine and system.
 
 use super::{AdoptionHost, MachineAdoptionOptions, read_optional_text, refuse};
+use crate::local_commands::installed_crypttab::{read_crypttab_copy, read_system_crypttab};
 use crate::local_commands::plan::read_inventory;
 use crate::local_commands::{check_layout_text, read_text};
 use common::error::Result;
-use layout_discovery::{DiscoveredLayout, discover_layout};
+use layout_discovery::{DiscoveredLayout, InstalledCrypttab, discover_layout_with_keys};
 use linux::probe::{self, ProbeDepth};
 use model::inventory::Inventory;
 use model::machine_identity::parse_usable_uuid;
@@ -18,6 +19,8 @@ pub(crate) struct ForeignSystem {
     pub inventory: Inventory,
     /// Content of the fstab; `None` if the fstab in the inventory applies.
     fstab: Option<String>,
+    /// Crypttab of the system; `None` if it is unknown.
+    crypttab: Option<InstalledCrypttab>,
     /// Id of the machine.
     pub machine: String,
     /// Name of the machine.
@@ -38,6 +41,11 @@ impl ForeignSystem {
             (None, Some(_)) => None,
             (None, None) => Some(read_text(&host.root.join("etc/fstab"))?),
         };
+        let crypttab = match (&options.crypttab, &options.inventory) {
+            (Some(path), _) => Some(read_crypttab_copy(path)?),
+            (None, Some(_)) => None,
+            (None, None) => Some(read_system_crypttab(&host.root)?),
+        };
         let read = |path: &str| read_optional_text(&host.root.join(path)).unwrap_or_default();
         let machine = options.machine.or_else(|| parse_usable_uuid(inventory.system.uuid.as_deref()?));
         let machine = machine.map(|id| id.to_string()).ok_or_else(|| refuse(explain_missing_id(host)))?;
@@ -47,13 +55,14 @@ impl ForeignSystem {
         let image = find_system_name(&read("etc/os-release"))
             .or_else(|| find_system_name(&read("usr/lib/os-release")))
             .unwrap_or_else(|| UNKNOWN_SYSTEM.to_owned());
-        Ok(ForeignSystem { inventory, fstab, machine, name, image })
+        Ok(ForeignSystem { inventory, fstab, crypttab, machine, name, image })
     }
 
     /// Returns the discovered layout. If the options name a layout file, the layout in this file replaces the
     /// discovered layout, including its id.
     pub(crate) fn discover_layout(&self, options: &MachineAdoptionOptions) -> Result<DiscoveredLayout> {
-        let mut found = discover_layout(&self.inventory, self.fstab.as_deref(), &self.name);
+        let (fstab, crypttab) = (self.fstab.as_deref(), self.crypttab.as_ref());
+        let mut found = discover_layout_with_keys(&self.inventory, fstab, crypttab, &self.name);
         options.give_up.iter().for_each(|device| found.give_up(device));
         if let Some(path) = &options.layout {
             found.layout = check_layout_text(path, &read_text(path)?).map_err(refuse)?.layout;

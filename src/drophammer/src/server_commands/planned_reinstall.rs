@@ -72,9 +72,12 @@ pub(crate) fn fetch_reinstall_preview(
     ];
     let overrides = overrides.into_iter().filter(|(_, is_set)| *is_set);
     let overrides: String = overrides.map(|(name, _)| format!("&{name}=true")).collect();
-    let (image, give_up) =
-        (percent_encode(&reinstall_request.imageid, ""), percent_encode(&reinstall_request.give_up.join(","), ""));
-    let path = format!("/v1/machine/{}/preview?image={image}&give_up={give_up}{overrides}", reinstall_request.id);
+    let lists = [("give_up", &reinstall_request.give_up), ("leave_locked", &reinstall_request.leave_locked)];
+    let lists = lists.into_iter().filter(|(_, listed)| !listed.is_empty());
+    let lists: String =
+        lists.map(|(name, listed)| format!("&{name}={}", percent_encode(&listed.join(","), ""))).collect();
+    let image = percent_encode(&reinstall_request.imageid, "");
+    let path = format!("/v1/machine/{}/preview?image={image}{lists}{overrides}", reinstall_request.id);
     let request = server.request(Method::GET, &path);
     let response = server.send_json::<PlanInput>(request)?;
     match &response {

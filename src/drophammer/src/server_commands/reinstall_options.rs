@@ -3,6 +3,7 @@
 use api::operator_api::reinstalls::ReinstallRequest;
 use clap::Args;
 use std::path::PathBuf;
+use uuid::Uuid;
 
 /// Overrides of a reinstall. An override applies to one order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -17,6 +18,10 @@ pub struct ReinstallOverrideOptions {
     /// Erase the data of the disk with this serial number; may be given several times.
     #[arg(long, value_name = "SERIAL")]
     pub give_up: Vec<String>,
+    /// Leave the preserved LUKS container with this UUID locked, even if the reinstall erases the only copy of its key;
+    /// may be given several times.
+    #[arg(long, value_name = "UUID")]
+    pub leave_locked: Vec<Uuid>,
     /// Replace the installation on the disks, even if the installation is newer than the server's record.
     #[arg(long)]
     pub replace_newer: bool,
@@ -29,16 +34,16 @@ pub struct ReinstallOverrideOptions {
 impl ReinstallOverrideOptions {
     /// Returns the request for a reinstall of this machine with this image and these overrides.
     pub(crate) fn to_request(&self, machine: &str, image: &str) -> ReinstallRequest {
-        let ReinstallOverrideOptions { without_marker, change_promise, give_up, replace_newer, apply_allocation } =
-            self.clone();
+        let ReinstallOverrideOptions { without_marker, change_promise, give_up, .. } = self.clone();
         ReinstallRequest {
             id: machine.to_owned(),
             imageid: image.to_owned(),
             without_marker,
             change_promise,
             give_up,
-            replace_newer,
-            apply_allocation,
+            leave_locked: self.leave_locked.iter().map(Uuid::to_string).collect(),
+            replace_newer: self.replace_newer,
+            apply_allocation: self.apply_allocation,
             ..ReinstallRequest::default()
         }
     }
@@ -139,5 +144,13 @@ impl ReinstallOrderOptions {
 }
 
 /// Names of the options that specify an order on the command line.
-const ORDERED: [&str; 7] =
-    ["image", "without_marker", "change_promise", "give_up", "replace_newer", "apply_allocation", "ignore_plan"];
+const ORDERED: [&str; 8] = [
+    "image",
+    "without_marker",
+    "change_promise",
+    "give_up",
+    "leave_locked",
+    "replace_newer",
+    "apply_allocation",
+    "ignore_plan",
+];

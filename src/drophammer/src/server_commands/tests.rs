@@ -40,6 +40,7 @@ fn order() -> ReinstallOrder {
         without_marker: false,
         change_promise: false,
         give_up: vec![],
+        leave_locked: vec![],
         replace_newer: false,
         apply_allocation: false,
         fencing: None,

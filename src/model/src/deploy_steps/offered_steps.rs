@@ -53,6 +53,10 @@ const WITHOUT_MARKER_ARGUMENT: OfferedArgument = optional_argument(
     "without_marker",
     "If true, a reinstall does not require an install marker: the operator confirms that the disk with the old system was replaced.",
 );
+const LEAVE_LOCKED: OfferedArgument = optional_argument(
+    "leave_locked",
+    "A list of UUIDs of preserved LUKS containers that may stay locked in a reinstall, even if the reinstall erases the only copy of their keys.",
+);
 const LOGICAL_DISKS: OfferedArgument = required_argument(
     "logical_disks",
     "The arrays, each with size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks.",
@@ -98,12 +102,12 @@ pub static OFFERED: [OfferedStep; 15] = [
     deploy_step(
         "install",
         "Performs the whole installation (layout, image, installer and boot entries), in one plan with one point of no return.",
-        &[LAYOUT, IMAGE, ERASE, MODE, WITHOUT_MARKER_ARGUMENT],
+        &[LAYOUT, IMAGE, ERASE, MODE, WITHOUT_MARKER_ARGUMENT, LEAVE_LOCKED],
     ),
     deploy_step(
         "apply_layout",
         "Wipes disks as the layout specifies, then creates partitions, arrays, volume groups and filesystems.",
-        &[LAYOUT, ERASE, MODE, WITHOUT_MARKER_ARGUMENT],
+        &[LAYOUT, ERASE, MODE, WITHOUT_MARKER_ARGUMENT, LEAVE_LOCKED],
     ),
     raid_step(
         "apply_configuration",

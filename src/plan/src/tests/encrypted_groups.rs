@@ -1,6 +1,7 @@
 //! Tests of encrypted groups that are created, preserved, left locked, or refused.
 
 use super::arrays_and_groups::{group, volume};
+use super::locked_containers::{find_containers, leave_locked, refuses_to_leave_locked, request_leaving_locked};
 use super::luks::{on_device, planned, request_with_key};
 use super::*;
 use crate::luks::containers_to_open;
@@ -159,7 +160,13 @@ fn opens_containers_of_unused_groups_read_only() {
 fn unopened_optional_group_remains_locked_as_a_whole() {
     let layout = encrypted(&["nofail"]);
     let inventory = locked(&layout, Some("no key"));
-    let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
+    refuses_to_leave_locked(&layout, &inventory);
+    let containers = find_containers(&inventory);
+    // All containers of the group must be listed.
+    let refusal = leave_locked(&layout, &inventory, &containers[..1]).unwrap_err();
+    let said = &format_problems(&refusal)[0];
+    assert!(containers.iter().all(|uuid| said.contains(&format!("--leave-locked {uuid}"))), "{said}");
+    let plan = leave_locked(&layout, &inventory, &containers).unwrap();
     let warned = |said: &String| said.contains("vg:vault stays LOCKED and unchanged") && said.contains("no key");
     assert!(plan.warnings.iter().any(warned), "{:?}", plan.warnings);
     let is_touched = |operation: &&DeviceOp| {
@@ -180,7 +187,7 @@ fn unopened_optional_group_remains_locked_as_a_whole() {
         assert!(all.any(compared), "both ends of the content of {device} are compared");
     }
     // A Kubernetes volume in the locked group is refused.
-    let mut request = request_with_key(InstallMode::Reinstall);
+    let mut request = request_leaving_locked(&containers);
     request.assigned.allocation.hostname = "node-1".to_owned();
     request.assigned.allocation.volumes = serde_json::json!([{
         "kind": "Volume",

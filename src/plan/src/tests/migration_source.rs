@@ -115,7 +115,7 @@ type Case = (&'static str, fn(&mut Layout, &mut Inventory), &'static [&'static s
 
 #[test]
 fn refuses_unsuitable_source_with_all_reasons() {
-    let cases: [Case; 19] = [
+    let cases: [Case; 25] = [
         (
             "no marker",
             |_, inventory| inventory.filesystems.clear(),
@@ -274,6 +274,50 @@ fn refuses_unsuitable_source_with_all_reasons() {
                 inventory.groups[0].physical.push(more);
             },
             &["volumegroups[0]: vg00 also uses /dev/sdx"],
+        ),
+        (
+            "a volume without a filesystem in the layout",
+            |layout, _| layout.filesystems.retain(|filesystem| filesystem.device != "/dev/vg00/srv"),
+            &[
+                "logicalvolumes[1]: the layout does not list a filesystem on /dev/vg00/srv, but it contains btrfs \"srv\"",
+            ],
+        ),
+        (
+            "an inactive volume without a filesystem in the layout",
+            |layout, inventory| {
+                layout.filesystems.retain(|filesystem| filesystem.device != "/dev/vg00/srv");
+                inventory.groups[0].volumes.iter_mut().find(|volume| volume.name == "srv").unwrap().running = None;
+            },
+            &["logicalvolumes[1]: /dev/vg00/srv is absent or inactive, so its content is unknown"],
+        ),
+        (
+            "an array without a filesystem in the layout",
+            |layout, _| layout.filesystems.retain(|filesystem| filesystem.device != "/dev/md/efi"),
+            &["raid[0]: the layout does not list a filesystem on /dev/md/efi, but it contains vfat \"efi\""],
+        ),
+        (
+            "a group lacks a physical volume",
+            |_, inventory| inventory.groups[0].physical.push(model::inventory::LvmPhysicalVolume::default()),
+            &["volumegroups[0]: 1 of the 2 physical volumes of volume group vg00 are missing"],
+        ),
+        (
+            "a listed member that contains other data",
+            |_, inventory| {
+                let table = inventory.disks[1].table.as_mut().unwrap();
+                let own = DeviceSignature { kind: "xfs".to_owned(), label: "own".to_owned(), ..Default::default() };
+                table.partitions[0].signatures = vec![own];
+                inventory.arrays[0].members.retain(|member| member.device != "/dev/sdb1");
+            },
+            &["disks[1]: the layout does not list a filesystem on /dev/sdb1, but it contains xfs \"own\""],
+        ),
+        (
+            "an unreadable region of a volume",
+            |_, inventory| {
+                let has = |found: &DeviceSignature| found.label == "srv";
+                let srv = inventory.stacked.iter_mut().find(|stacked| stacked.signatures.iter().any(has)).unwrap();
+                srv.unreadable = Some("read error at 4096".to_owned());
+            },
+            &["is partly unreadable: read error at 4096"],
         ),
         ("a raw image", |layout, _| layout.disks[5].image = true, &["disks[5]: a raw image is on this disk"]),
     ];

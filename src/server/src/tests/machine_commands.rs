@@ -52,6 +52,9 @@ async fn reinstall_and_rename_commands_change_orders_and_ids() {
     let words = ["reinstall", "one", "--image", "debian-12", "--change-promise", "--give-up", "S1", "--give-up", "S2"];
     assert!(good(&words).await);
     server.heard("ordered: image debian-12, with the layout of the machine file, erasing S1, erasing S2").await;
+    let container = "5b9e2c74-1f0a-4c3b-9d52-7a1f0c3b9d52";
+    assert!(good(&["reinstall", "one", "--image", "debian-12", "--leave-locked", container]).await);
+    server.heard(&format!("ordered: image debian-12, leaving {container} locked")).await;
     assert!(good(&["reinstall", "one", "--image", "debian-12", "--replace-newer"]).await);
     server.heard("ordered: image debian-12, replacing a newer installation").await;
     assert!(!good(&["rename", "one", STRANGER]).await, "the new id must be an id, not a name");
@@ -172,6 +175,8 @@ fn contradictory_machine_arguments_are_rejected() {
         &["reinstall", "one", "--cancel", "--without-marker"],
         &["reinstall", "one", "--cancel", "--change-promise"],
         &["reinstall", "one", "--cancel", "--give-up", "S1"],
+        &["reinstall", "one", "--cancel", "--leave-locked", "5b9e2c74-1f0a-4c3b-9d52-7a1f0c3b9d52"],
+        &["reinstall", "one", "--image", "i", "--leave-locked", "/dev/sdb1"],
         &["rename", "one"],
         &["adopt"],
         &["adopt", "--waiting", "one"],

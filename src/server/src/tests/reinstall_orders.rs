@@ -85,21 +85,31 @@ async fn missing_image_message_does_not_suggest_cancellation() {
 async fn order_carries_the_options_of_the_operator() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
-    let words = json!({ "change_promise": true, "give_up": ["S1", "S2"] });
+    let container = "5b9e2c74-1f0a-4c3b-9d52-7a1f0c3b9d52";
+    let words = json!({ "change_promise": true, "give_up": ["S1", "S2"], "leave_locked": [container.to_uppercase()] });
     let listed = server.press(ONE, "debian-13", words).await.json();
     assert_eq!((&listed["order"]["change_promise"], &listed["order"]["give_up"]), (&json!(true), &json!(["S1", "S2"])));
-    server.heard("ordered: image debian-13, with the layout of the machine file, erasing S1, erasing S2").await;
+    assert_eq!(listed["order"]["leave_locked"], json!([container]));
+    let options = format!("with the layout of the machine file, erasing S1, erasing S2, leaving {container} locked");
+    server.heard(&format!("ordered: image debian-13, {options}")).await;
     let server = server.restarted().await;
     let token = server.token(ONE).await;
     let order = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
     assert!(order.change_promise && !order.without_marker);
-    assert_eq!(order.give_up, ["S1", "S2"]);
-    let empty = server.press(ONE, "debian-13", json!({ "give_up": [" "] })).await;
-    assert_eq!(empty.status, 400, "{}", empty.text());
+    assert_eq!(
+        (&order.give_up[..], &order.leave_locked[..]),
+        (&["S1", "S2"].map(str::to_owned)[..], &[container.to_owned()][..])
+    );
+    for invalid in
+        [json!({ "give_up": [" "] }), json!({ "leave_locked": ["/dev/sdb1"] }), json!({ "leave_locked": [""] })]
+    {
+        let refused = server.press(ONE, "debian-13", invalid).await;
+        assert_eq!(refused.status, 400, "{}", refused.text());
+    }
     // The overrides of an order do not apply to the next order.
     server.order("debian-13").await;
     let order = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
-    assert!(!order.change_promise && order.give_up.is_empty());
+    assert!(!order.change_promise && order.give_up.is_empty() && order.leave_locked.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

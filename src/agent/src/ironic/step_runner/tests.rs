@@ -196,7 +196,33 @@ fn every_disk_is_erased_and_reported() {
     assert_eq!(bench.ran(), []);
 }
 
-/// If the node is installed, and the layout preserves a disk, the arguments must contain the mode.
+const REINSTALL: RequestedMode = RequestedMode::Reinstall { without_marker: false, leave_locked: Vec::new() };
+
+/// Returns layouts of one disk that a reinstall wipes, except for a partition, a volume, or a group.
+fn layouts_with_preserved_objects() -> Vec<model::layout::Layout> {
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut layout = one_disk();
+        layout["disks"][0]["partitions"][1]["size"] = json!(8000);
+        layout["disks"][0]["partitions"].as_array_mut().unwrap().push(json!({"number": 3, "label": "data", "size": 0}));
+        change(&mut layout);
+        model::layout::read_json(&layout).unwrap_or_else(|problems| panic!("{problems:?}")).layout
+    };
+    let group = json!([{"name": "vg", "devices": ["/dev/sda3"]}]);
+    let volume = json!([{"name": "data", "volumegroup": "vg", "size": 1000, "lvmtype": "linear"}]);
+    vec![
+        with(&|layout| layout["disks"][0]["partitions"][2]["preserve"] = json!(true)),
+        with(&|layout| {
+            (layout["volumegroups"], layout["logicalvolumes"]) = (group.clone(), volume.clone());
+            layout["logicalvolumes"][0]["preserve"] = json!(true);
+        }),
+        with(&|layout| {
+            (layout["volumegroups"], layout["logicalvolumes"]) = (group.clone(), volume.clone());
+            layout["volumegroups"][0]["preserve"] = json!(true);
+        }),
+    ]
+}
+
+/// If the node is installed, and the layout preserves a disk or an object, the arguments must contain the mode.
 #[test]
 fn refuses_to_erase_preserved_disks_without_explicit_mode() {
     let mut inventory = machine("installed-default");
@@ -206,6 +232,11 @@ fn refuses_to_erase_preserved_disks_without_explicit_mode() {
     let mut layout = model::layout::read_json(&one_disk()).unwrap().layout;
     let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
     assert!(decide_install_mode("n-1", RequestedMode::Unspecified, &layout, &inventory, &mut allocation).is_ok());
+    for layout in layouts_with_preserved_objects() {
+        let mode = RequestedMode::Unspecified;
+        let error = decide_install_mode("n-1", mode, &layout, &inventory, &mut allocation).unwrap_err().to_string();
+        assert!(error.contains("use `mode: reinstall`") && error.contains("nothing was written"), "{error}");
+    }
     let kept = model::layout::DiskSpec { device: "/dev/sdb".into(), wipeonreinstall: false, ..layout.disks[0].clone() };
     layout.disks.push(kept);
     let error = decide_install_mode("n-1", RequestedMode::Unspecified, &layout, &inventory, &mut allocation)
@@ -214,14 +245,7 @@ fn refuses_to_erase_preserved_disks_without_explicit_mode() {
     assert!(error.contains("use `mode: reinstall`") && error.contains("nothing was written"), "{error}");
     assert!(decide_install_mode("n-1", RequestedMode::Install, &layout, &inventory, &mut allocation).is_ok());
     assert!(!allocation.reinstall);
-    decide_install_mode(
-        "n-1",
-        RequestedMode::Reinstall { without_marker: false },
-        &layout,
-        &inventory,
-        &mut allocation,
-    )
-    .unwrap();
+    decide_install_mode("n-1", REINSTALL, &layout, &inventory, &mut allocation).unwrap();
     assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
     assert_eq!(allocation.order_id(), Some("new"));
     // Markers of other nodes have no effect here. The plan handles them.
@@ -243,7 +267,6 @@ fn reinstall_selects_the_superseding_installation() {
     };
     let (old, new) = (marker("a-1", "2099-01-01T00:00:00Z"), marker("a-2", "1970-01-01T00:00:00Z"));
     let proven = InstallMarker { supersedes: lineage::collect_superseded(std::iter::once(&old)), ..new.clone() };
-    let wish = RequestedMode::Reinstall { without_marker: false };
     for (new, expected) in [(proven, Some("a-2")), (new, None)] {
         let filesystem = |device: &str, marker: InstallMarker| FilesystemContents {
             device: device.into(),
@@ -252,8 +275,8 @@ fn reinstall_selects_the_superseding_installation() {
         };
         inventory.filesystems = vec![filesystem("/dev/sda2", old.clone()), filesystem("/dev/sdb1", new)];
         let mut allocation = Allocation { id: "new".into(), ..Allocation::default() };
-        let decided =
-            decide_install_mode("n-1", wish, &layout, &inventory, &mut allocation).map_err(|error| error.to_string());
+        let decided = decide_install_mode("n-1", REINSTALL, &layout, &inventory, &mut allocation)
+            .map_err(|error| error.to_string());
         match expected {
             Some(expected) => assert_eq!((decided, allocation.id.as_str()), (Ok(()), expected)),
             None => assert!(decided.unwrap_err().contains("several installations of this node")),

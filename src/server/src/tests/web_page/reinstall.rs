@@ -32,7 +32,9 @@ async fn reinstall_form_requires_plan_and_machine_name() {
     );
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
-    let page = browser.text(&format!("{with_image}&without_marker=yes&give_up=QM00001")).await;
+    let container = "5b9e2c74-1f0a-4c3b-9d52-7a1f0c3b9d52";
+    let options = format!("without_marker=yes&give_up=QM00001&leave_locked={container}");
+    let page = browser.text(&format!("{with_image}&{options}")).await;
     for words in ["Data lost", "Preserved", "── point of no return", "Type <strong>one</strong>"] {
         assert!(page.contains(words), "{words}: {page}");
     }
@@ -44,6 +46,7 @@ async fn reinstall_form_requires_plan_and_machine_name() {
             ("image", "debian-13"),
             ("without_marker", "yes"),
             ("give_up", "QM00001"),
+            ("leave_locked", container),
             ("name", name),
             ("shown", shown),
         ]
@@ -72,6 +75,7 @@ async fn reinstall_form_requires_plan_and_machine_name() {
     assert_eq!(server.listed().await["order"]["image"], "debian-13");
     let page = browser.text(&format!("/machines/{ONE}")).await;
     assert!(page.contains("Reinstall ordered") && page.contains("debian-13"), "{page}");
+    assert!(page.contains(&format!("leaving {container} locked")), "{page}");
     assert!(browser.text("/orders").await.contains("1 open order"));
 
     let cancel = format!("/machines/{ONE}/cancel");
