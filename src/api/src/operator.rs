@@ -8,6 +8,7 @@ pub mod order_log;
 pub(crate) mod order_recheck;
 pub mod reinstall_plan;
 pub mod reinstalls;
+pub(crate) mod required_approval;
 pub(crate) mod restored_machine_confirmation;
 pub mod summary_cache;
 

@@ -30,6 +30,8 @@ pub struct AttemptStart {
     pub by: TokenHash,
     pub disks: Vec<RecordedDisk>,
     pub secret_digest: Option<String>,
+    /// Digest of the approval with which the agent has compared its plan.
+    pub approved: Option<String>,
 }
 
 impl AttemptStart {

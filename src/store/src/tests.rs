@@ -16,6 +16,7 @@ mod postgres_faults;
 mod postgres_limits;
 mod recorded_database;
 mod renamed_machines;
+mod required_approvals;
 mod rollouts;
 mod server_leases;
 mod unanswered_boots;

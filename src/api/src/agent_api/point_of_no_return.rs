@@ -35,7 +35,7 @@ pub(crate) async fn pass_point_of_no_return(
         let why = "secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits";
         return Err(ApiError::bad_request(why));
     }
-    let start = AttemptStart { by: boot.hash, disks, secret_digest };
+    let start = AttemptStart { by: boot.hash, disks, secret_digest, approved: said.clone() };
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     let directory = app.directory();
     if let Some(answer) =
@@ -101,6 +101,10 @@ async fn start_ordered(
         OrderStart::NotInForce => {
             Ok(Err(format!("order {order:?} is no longer open: it was canceled, replaced, or completed")))
         }
+        OrderStart::Unapproved => Ok(Err(format!(
+            "order {order:?} requires an approved plan with which the agent has not compared its plan: boot the machine \
+             again"
+        ))),
     }
 }
 
