@@ -84,9 +84,10 @@ async fn an_order_requires_the_approval_that_was_in_force() {
 async fn an_order_with_a_plan_is_withheld_after_a_rename() {
     let server = Running::start_in(with_images()).await;
     let (order, sha256) = server.order_with_plan().await;
+    // The machine with the new mainboard is still unknown, and waits in the ramdisk.
+    let token = server.registered(STRANGER).await;
     server.write("machines/one.yaml", &machine_file(STRANGER, "one", "52:54:00:00:00:01", "a1", ""));
     server.heard(&format!("`drophammer machine rename {ONE} {STRANGER}`")).await;
-    let token = server.registered(STRANGER).await;
     let path = format!("/v1/machine/{ONE}/rename");
     let renamed = server.call(&server.operator(), "POST", &path, &json!({ "id": STRANGER })).await;
     assert_eq!(renamed.status, 200, "{}", renamed.text());
