@@ -45,6 +45,7 @@ mod oidc_logins;
 mod openapi;
 mod operator_file_checks;
 mod order_plans;
+mod outdated_documents;
 mod out_of_band;
 mod past_attacks;
 mod plan_approval;

@@ -47,15 +47,20 @@ pub struct DocumentUpdate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedDocument {
     pub path: String,
-    pub text: String,
+    /// Text of the document; `None` if the document does not exist.
+    pub text: Option<String>,
 }
 
-/// Returns whether the document has changed; `false` if no document is expected.
-pub(crate) fn has_changed(connection: &Connection, expected: Option<&ExpectedDocument>) -> sql::Result<bool> {
-    let Some(ExpectedDocument { path, text }) = expected else { return Ok(false) };
-    let select = connection.prepare_cached("SELECT text FROM documents WHERE path = ?1")?;
-    let present: Option<String> = select.query_row([path], |row| row.get(0)).optional()?;
-    Ok(present.as_ref() != Some(text))
+/// Returns whether one of the documents has changed.
+pub(crate) fn has_changed(connection: &Connection, expected: &[ExpectedDocument]) -> sql::Result<bool> {
+    for ExpectedDocument { path, text } in expected {
+        let select = connection.prepare_cached("SELECT text FROM documents WHERE path = ?1")?;
+        let present: Option<String> = select.query_row([path], |row| row.get(0)).optional()?;
+        if present != *text {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Change of one document.

@@ -75,6 +75,8 @@ pub enum OrderStart {
     /// The attempt must not pass the point of no return: the agent has not compared its plan with the approval that the
     /// order requires.
     Unapproved,
+    /// The decision was based on outdated documents, and must be repeated.
+    Outdated,
 }
 
 impl ServerState {
@@ -94,7 +96,7 @@ impl ServerState {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         let (user, OrderBasis { machine_file, approval }) = (self.current_user(), based_on.unwrap_or_default());
         self.run_durably(move |transaction| {
-            if documents::has_changed(transaction, machine_file.as_ref())? {
+            if documents::has_changed(transaction, machine_file.as_slice())? {
                 let why =
                     format!("the file of machine {machine} has changed since the order was checked: repeat the order");
                 return Ok(OrderOutcome::Blocked(why));
@@ -135,6 +137,9 @@ impl ServerState {
     ) -> Result<OrderStart> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.run_durably(move |transaction| {
+            if documents::has_changed(transaction, &start.based_on)? {
+                return Ok(OrderStart::Outdated);
+            }
             let open = read_install_state(transaction, &machine, &allocation)?.order;
             let is_blocked = explain_block(transaction, &machine)?.is_some();
             // A delayed announcement of an earlier boot must not replace the attempt of the current boot.

@@ -163,7 +163,7 @@ impl ServerState {
         let OrderBasis { machine_file, approval } = based_on.unwrap_or_default();
         self.run_durably(move |transaction| {
             let due = find_due(transaction, id, number, time)?;
-            let is_outdated = documents::has_changed(transaction, machine_file.as_ref())?;
+            let is_outdated = documents::has_changed(transaction, machine_file.as_slice())?;
             let Some(mut rollout) = due.filter(|_| !is_outdated) else { return Ok(MemberOrderOutcome::NotDue) };
             let member = &mut rollout.members[number];
             let machine = member.machine.clone();
