@@ -10,6 +10,7 @@ mod connections;
 mod console_logs;
 mod database_checks;
 mod dhcp_config_examples;
+mod disconnected_clients;
 mod dns_rebinding;
 mod documents;
 mod failure_reasons;

@@ -27,7 +27,7 @@ impl SharedSite {
     fn store(&self, path: &str, text: &str) {
         let update = format!(
             "INSERT INTO documents (path, text, executable, revision, changed, changed_by)
-             VALUES ('{path}', $text${text}$text$, false, 0, '', 'ann') ON CONFLICT (path) DO UPDATE SET text = excluded.text"
+             VALUES ('{path}', $text${text}$text$, 0, 0, '', 'ann') ON CONFLICT (path) DO UPDATE SET text = excluded.text"
         );
         self.database.run_sql(&self.name, &update);
     }
