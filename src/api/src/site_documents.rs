@@ -210,7 +210,9 @@ pub(crate) async fn apply_documents(
     app.watch.log_note(format!("{peer} changed {count} documents in the database, revision {revision}"));
     for id in &overwritten {
         let name = before.display_name(id);
-        app.watch.log_note(format!("{name}: {peer} has overwritten the lock, the disk key or the allocation of the machine"));
+        app.watch.log_note(format!(
+            "{name}: {peer} has overwritten the lock, the disk key or the allocation of the machine"
+        ));
     }
     if !is_in_force(&app, revision).await {
         let why = "the documents were stored, but are not in effect yet: see the server's output";

@@ -6,13 +6,14 @@
 //! machine until the operator has corrected or removed the file.
 
 use crate::yaml_folder::{YamlFolder, format_problem};
+use common::error_code::ErrorCode;
 use model::allocation::ApprovedPlan;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+pub use store::plan_approval::{Approval, parse_approval, render_approval};
 use store::required_approval::RequiredApproval;
 use store::{InstallState, ReinstallOrder};
-pub use store::plan_approval::{Approval, parse_approval, render_approval};
 
 pub(crate) const FOLDER: &str = "approved";
 
@@ -80,8 +81,7 @@ impl Approvals {
     ) -> Result<Option<ApprovedPlan>, String> {
         match &install_state.approved {
             Some(Ok(approval)) => {
-                let approved = approval.to_wire();
-                self.check_order(machine, install_state, Some(&approved.sha256)).map(|()| Some(approved))
+                self.check_order(machine, install_state, Some(approval.digest())).map(|()| Some(approval.to_wire()))
             }
             Some(Err(why)) => Err(format!(
                 "the machine's approval cannot be used, and nothing is installed without it: {why}; approve the plan again: \
@@ -98,11 +98,11 @@ impl Approvals {
     /// `None` if the order is not withheld for this reason.
     pub(crate) fn explain_withheld_order(&self, machine: &str, install_state: &InstallState) -> Option<String> {
         let digest = match &install_state.approved {
-            Some(Ok(approval)) => Some(approval.to_wire().sha256),
+            Some(Ok(approval)) => Some(approval.digest()),
             Some(Err(_)) => return None,
             None => None,
         };
-        self.check_order(machine, install_state, digest.as_deref()).err()
+        self.check_order(machine, install_state, digest).err()
     }
 
     /// Checks that the machine's reinstall order may be carried out with the approval in force. `digest` is the digest of
@@ -110,22 +110,24 @@ impl Approvals {
     fn check_order(&self, machine: &str, install_state: &InstallState, digest: Option<&str>) -> Result<(), String> {
         let is_withheld = |order: &&ReinstallOrder| !order.is_suspended() && !order.accepts_approval(digest);
         let order = install_state.order.as_ref().filter(|_| !self.ignored).filter(is_withheld);
-        let Some(required) = order.and_then(|order| order.required_approval.as_ref()) else { return Ok(()) };
+        let Some(order) = order else { return Ok(()) };
+        let approve = format!("approve the plan again with `drophammer site plan DIR --machine {machine} --approve`");
         let cancel = format!("cancel the reinstall with `drophammer machine reinstall {machine} --cancel`");
-        Err(match (required, digest) {
-            (RequiredApproval::Plan(required), Some(digest)) => format!(
+        let why = match (&order.required_approval, digest) {
+            (Some(RequiredApproval::Plan(required)), Some(digest)) => format!(
                 "the reinstall order requires the approved plan {required}, but plan {digest} is approved: order the \
                  reinstall again, or restore the previous approval"
             ),
-            (RequiredApproval::Plan(required), None) => format!(
+            (Some(RequiredApproval::Plan(required)), None) => format!(
                 "the reinstall order requires the approved plan {required}, but no approval is in force: restore the \
-                 file {FOLDER}/{machine}.yaml, or {cancel}"
+                 file {FOLDER}/{machine}.yaml, or {remedy}",
+                remedy = if order.started { approve } else { cancel }
             ),
-            (RequiredApproval::AnyPlan, _) => format!(
-                "the plan of the reinstall was approved for the machine's previous id: approve it again with `drophammer \
-                 site plan DIR --machine {machine} --approve`, or {cancel}"
-            ),
-        })
+            _ => {
+                format!("the plan of the reinstall was approved for the machine's previous id: {approve}, or {cancel}")
+            }
+        };
+        Err(ErrorCode::ApprovalMismatch.annotate(why))
     }
 }
 

@@ -43,9 +43,7 @@ pub(crate) fn find_refused(connection: &Connection, changes: &[GuardedChange]) -
     for change in changes {
         let machine = &change.machine;
         let reason = match &change.kind {
-            GuardedChangeKind::RemovedMachine(allocation) => {
-                explain_use(connection, machine, allocation.as_deref())?
-            }
+            GuardedChangeKind::RemovedMachine(allocation) => explain_use(connection, machine, allocation.as_deref())?,
             GuardedChangeKind::EndedAllocation(allocation) => explain_use(connection, machine, Some(allocation))?,
             GuardedChangeKind::AddedAllocation(allocation) => {
                 let is_recorded = !read_install_state(connection, machine, allocation)?.created.is_empty();

@@ -28,7 +28,9 @@ impl DecisionBasis {
     /// repeats its request.
     pub(super) async fn read(app: &AppState, id: &str) -> Result<DecisionBasis, ApiError> {
         let directory = app.directory();
-        let Some(stored) = app.documents.stored() else { return Ok(DecisionBasis { directory, documents: Vec::new() }) };
+        let Some(stored) = app.documents.stored() else {
+            return Ok(DecisionBasis { directory, documents: Vec::new() });
+        };
         let revision = directory.revision.unwrap_or_default();
         let mut paths = vec![plan_approvals::approval_path(&app.dir, id), app.dir.join(image_states::FILE)];
         let machine_file = directory.machine_files.get(id).cloned();

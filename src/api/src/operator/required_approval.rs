@@ -21,5 +21,5 @@ pub(crate) async fn find_required_approval(
     let OrderableReinstall { machine, allocation, install_state, .. } = orderable;
     let known = &app.directory().known;
     let install_state = add_approval(app, &machine.id, allocation, install_state.clone(), known).await?;
-    Ok(install_state.approved.and_then(Result::ok).map(|approval| approval.to_wire().sha256))
+    Ok(install_state.approved.and_then(Result::ok).map(|approval| approval.digest().to_owned()))
 }

@@ -1,10 +1,10 @@
 //! Documents in the database.
 
 use super::*;
+use crate::document_protection::{GuardedChange, GuardedChangeKind};
 use crate::documents::{
     BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome,
 };
-use crate::document_protection::{GuardedChange, GuardedChangeKind};
 
 fn content(text: &str) -> DocumentContent {
     DocumentContent { text: text.to_owned(), executable: false }

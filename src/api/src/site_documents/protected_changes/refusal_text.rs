@@ -25,12 +25,15 @@ pub(in crate::site_documents) fn refuse_changes(
 ) -> ApiError {
     let (mut machines, mut approvals, mut undone) = (Vec::new(), Vec::new(), unconfirmed.to_vec());
     for RefusedChange { change, reason } in refused {
-        let machine = format!("machine {name} ({id})", name = present.display_name(&change.machine), id = change.machine);
+        let machine =
+            format!("machine {name} ({id})", name = present.display_name(&change.machine), id = change.machine);
         match &change.kind {
             GuardedChangeKind::RemovedMachine(_) => machines.push(format!("{machine} {reason}")),
             GuardedChangeKind::RemovedApproval => approvals.push(format!("{machine} {reason}")),
             GuardedChangeKind::EndedAllocation(allocation) => {
-                undone.push(format!("{machine}: allocation {allocation} would be removed or replaced, but the machine {reason}"));
+                undone.push(format!(
+                    "{machine}: allocation {allocation} would be removed or replaced, but the machine {reason}"
+                ));
             }
             GuardedChangeKind::AddedAllocation(allocation) => {
                 undone.push(format!("{machine}: allocation {allocation} would be added again: the machine {reason}"));

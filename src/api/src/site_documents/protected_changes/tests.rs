@@ -65,7 +65,11 @@ fn changed_allocations_depend_on_the_state_of_the_machine() {
         ),
     ] {
         assert_eq!(compare(&[(PATH, old)], &[(PATH, new)], &[]).guarded, expected, "{old}{new}");
-        assert_eq!(compare(&[(PATH, old)], &[("machines/b.yaml", new)], &[]).guarded, expected, "the path is irrelevant");
+        assert_eq!(
+            compare(&[(PATH, old)], &[("machines/b.yaml", new)], &[]).guarded,
+            expected,
+            "the path is irrelevant"
+        );
         assert_eq!(compare(&[(PATH, old)], &[(PATH, new)], &["m"]).guarded, [], "{old}{new}");
     }
     // A new machine file is not protected.

@@ -91,7 +91,8 @@ async fn an_outdated_copy_does_not_replace_a_disk_key() {
     let server = start(&url, None).await;
     server.applied(&[]).await;
     let checkout = server.checkout().await;
-    let with_key = server.exported().await["machines/one.yaml"].clone() + "  disk_key: 0123456789abcdef0123456789abcdef\n";
+    let with_key =
+        server.exported().await["machines/one.yaml"].clone() + "  disk_key: 0123456789abcdef0123456789abcdef\n";
     server.applied(&[document("machines/one.yaml", &with_key)]).await;
     server.refuses(&checkout, "the disk key would be removed").await;
     server.overwrites(&checkout, "one").await;
