@@ -254,7 +254,9 @@ async fn check_candidate(
         let confirmed = resolve_confirmed(&compared.overwrite, &compared.before, &present, &dir)?;
         Ok::<_, Vec<String>>(find_changes((&compared.before, &compared.after), &present, &dir, &confirmed))
     });
-    let changes = changes.await?.map_err(|unknown| refuse_documents(&unknown))?;
+    let changes = changes
+        .await?
+        .map_err(|unknown| ApiError::bad_request(format!("apply: nothing was stored: {}", unknown.join("; "))))?;
     let refused = app.state.list_refused_changes(changes.guarded.clone()).await?;
     match refused.is_empty() && changes.unconfirmed.is_empty() {
         true => Ok(changes),

@@ -208,8 +208,8 @@ impl SiteLoader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = DeployTemplates::new(self.templates.take_last_valid(&mut problems), &mut problems);
         notes.extend(requested_steps::find_unusable_templates(&templates));
-        let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
-        let approvals = Approvals { ignored: self.ignores_approvals, ..approvals };
+        let mut approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
+        approvals.ignored = self.ignores_approvals;
         let sizes = self.sizes.take_last_valid(&mut problems);
         let sizes = index_by_id("size", sizes, |size| &size.id, &mut problems);
         directory.size_files = sizes.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();

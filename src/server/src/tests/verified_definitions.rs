@@ -49,7 +49,7 @@ async fn viewers_receive_no_digests_of_parameters() {
     server.allocated(ONE, &token).await;
     let path = format!("/v1/machine/{ONE}/preview");
     for (role, is_present) in [("operator", true), ("viewer", false)] {
-        let token = server.user(role, role, &[]).await;
+        let token = server.user(&format!("a-{role}"), role, &[]).await;
         let preview = server.call(&token, "GET", &path, &Value::Null).await.json();
         assert!(preview["machine"]["allocation"].is_object(), "{preview}");
         let definition = preview["inputs"]["definition"].as_str().unwrap_or_default();
