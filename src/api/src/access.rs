@@ -58,7 +58,7 @@ pub fn visible_message(message: &str) -> &str {
 }
 
 /// Returns whether a viewer has sent the current request.
-fn is_viewer() -> bool {
+pub(crate) fn is_viewer() -> bool {
     let is_viewer = |actor: &RequestActor| actor.identity.as_ref().is_some_and(|user| user.role == UserRole::Viewer);
     CURRENT_ACTOR.try_with(is_viewer).unwrap_or(false)
 }

@@ -9,6 +9,7 @@ pub(crate) mod order_recheck;
 mod reinstall_overrides;
 pub mod reinstall_plan;
 pub mod reinstalls;
+pub(crate) mod required_approval;
 pub(crate) mod restored_machine_confirmation;
 pub mod summary_cache;
 

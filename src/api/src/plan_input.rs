@@ -1,7 +1,7 @@
 //! Inputs for a plan that is computed on the operator's workstation: the machine's registered inventory, and the
 //! allocation that the machine would receive.
 
-use super::access::HIDDEN_MACHINE_TEXT;
+use super::access::{self, HIDDEN_MACHINE_TEXT};
 use super::agent_api::wire_allocation::to_wire_allocation;
 use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
@@ -51,15 +51,15 @@ pub struct PlanInput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
     /// Digests of the inputs of the installation, by field of the allocation. Also contains fields that this response
-    /// omits, such as user data.
+    /// omits, such as user data. Omitted in responses to viewers, because a digest could confirm a guess of a secret.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
 }
 
 impl PlanInput {
-    /// Sets the allocation. If it will be installed, also sets the digests of its inputs.
+    /// Sets the allocation. If it will be installed, also sets the digests of its inputs, except for viewers.
     fn set_allocation(&mut self, assigned: &ResolvedAllocation, install_state: InstallState, base: &str) {
-        if assigned.installs {
+        if assigned.installs && !access::is_viewer() {
             self.inputs = digest_inputs(assigned);
         }
         self.machine.allocation = Some(to_wire_allocation(assigned, install_state, base, false));

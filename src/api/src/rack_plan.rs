@@ -388,5 +388,6 @@ pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<Rei
         given_up: false,
         handed: None,
         unregistered: 0,
+        required_approval: None,
     }
 }

@@ -5,7 +5,7 @@
 //! the documents are the files of the server's directory, and the operator edits them there.
 
 mod candidate_set;
-mod removed_machines;
+mod protected_changes;
 
 use crate::AppState;
 use crate::access;
@@ -21,13 +21,13 @@ use common::error_code::ErrorCode;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
+use protected_changes::{ProtectedChanges, find_changes, refuse_changes, resolve_confirmed};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use site::documents::directory_import::{ImportedDirectory, read_directory};
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::machine_removal_protection::RemovedMachine;
 use store::operator_documents::{BatchOutcome, DocumentContent};
 use tokio::sync::Semaphore;
 
@@ -62,6 +62,9 @@ pub struct DocumentApplication {
     /// True if the documents are only checked and compared, and nothing is changed.
     #[serde(default)]
     pub dry_run: bool,
+    /// Ids or names of machines whose lock, disk key and allocation the documents may replace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overwrite: Vec<String>,
 }
 
 /// Effect of a request on one document.
@@ -189,20 +192,28 @@ pub(crate) async fn apply_documents(
         return Ok(Json(report));
     }
     let before = app.directory();
-    let removed = check_candidate(&app, &candidate, &before).await?;
+    let candidate = Arc::new(candidate);
+    let ProtectedChanges { guarded, overwritten, .. } = check_candidate(&app, &candidate, &before).await?;
     if report.dry_run {
         return Ok(Json(report));
     }
-    let revision = match app.state.store_documents(candidate.into_batch(removed), access::current_user()).await? {
+    let batch = Arc::unwrap_or_clone(candidate).into_batch(guarded);
+    let revision = match app.state.store_documents(batch, access::current_user()).await? {
         BatchOutcome::Stored(revision) => revision,
         BatchOutcome::Conflict(author) => {
             let why = database_edits::describe_conflict(std::path::Path::new("documents"), author.as_ref());
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
-        BatchOutcome::Protected(protected) => return Err(removed_machines::refuse_removal(&before, &protected)),
+        BatchOutcome::Refused(refused) => return Err(refuse_changes(&before, &[], &refused)),
     };
     let count = report.documents.iter().filter(|one| one.action.is_change()).count();
     app.watch.log_note(format!("{peer} changed {count} documents in the database, revision {revision}"));
+    for id in &overwritten {
+        let name = before.display_name(id);
+        app.watch.log_note(format!(
+            "{name}: {peer} has overwritten the lock, the disk key or the allocation of the machine"
+        ));
+    }
     if !is_in_force(&app, revision).await {
         let why = "the documents were stored, but are not in effect yet: see the server's output";
         return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why));
@@ -225,24 +236,31 @@ async fn read_candidate(app: &AppState, document_application: DocumentApplicatio
     Ok(CandidateSet::from_stored(&stored, document_application))
 }
 
-/// Refuses documents with new problems, and documents that would remove machines in use. Returns the machines that
-/// would be removed; the transaction that stores the documents checks these machines again.
+/// Refuses documents with new problems, and documents that would remove machines in use or undo changes without a
+/// confirmation. Returns the protected changes; the transaction that stores the documents checks them again.
 async fn check_candidate(
     app: &Arc<AppState>,
-    candidate: &CandidateSet,
-    before: &SiteSnapshot,
-) -> Result<Vec<RemovedMachine>, ApiError> {
+    candidate: &Arc<CandidateSet>,
+    before: &Arc<SiteSnapshot>,
+) -> Result<ProtectedChanges, ApiError> {
     let (of, set) = (app.clone(), candidate.document_set());
     let after = run_blocking(move || candidate_set::load_candidate(&of, set)).await??;
     let problems = candidate.find_new_problems(&after, before, &app.dir);
     if !problems.is_empty() {
         return Err(refuse_documents(&problems));
     }
-    let removed = removed_machines::find_removed(before, &after.directory);
-    let protected = app.state.list_protected_machines(removed.clone()).await?;
-    match protected.is_empty() {
-        true => Ok(removed),
-        false => Err(removed_machines::refuse_removal(before, &protected)),
+    let (dir, compared, present) = (app.dir.clone(), candidate.clone(), before.clone());
+    let changes = run_blocking(move || {
+        let confirmed = resolve_confirmed(&compared.overwrite, &compared.before, &present, &dir)?;
+        Ok::<_, Vec<String>>(find_changes((&compared.before, &compared.after), &present, &dir, &confirmed))
+    });
+    let changes = changes
+        .await?
+        .map_err(|unknown| ApiError::bad_request(format!("apply: nothing was stored: {}", unknown.join("; "))))?;
+    let refused = app.state.list_refused_changes(changes.guarded.clone()).await?;
+    match refused.is_empty() && changes.unconfirmed.is_empty() {
+        true => Ok(changes),
+        false => Err(refuse_changes(before, &changes.unconfirmed, &refused)),
     }
 }
 

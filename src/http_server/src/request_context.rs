@@ -8,6 +8,7 @@ use control::api_types::REQUEST_ID;
 use std::any::Any;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use tokio::task::JoinHandle;
 
 /// Maximum length of a request id that a client may choose, in bytes.
 const MAXIMUM_ID_BYTES: usize = 64;
@@ -46,6 +47,15 @@ fn is_safe_id(id: &str) -> bool {
 /// Runs the handler within the context of its request.
 pub async fn run_in_context<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
     REQUEST.scope(Arc::new(context), answer).await
+}
+
+/// Runs `work` in a task within the context of the current request. The task runs to its end even if the client
+/// disconnects, and holds the request permit until then.
+pub fn spawn_in_context<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    match REQUEST.try_with(Arc::clone) {
+        Ok(request) => tokio::spawn(REQUEST.scope(request, work)),
+        Err(_) => tokio::spawn(work),
+    }
 }
 
 /// Returns the id of the current request.

@@ -11,8 +11,8 @@
 //! | no line | reported |
 
 use crate::crypttab::{CrypttabLine, InstalledCrypttab, KeyOrigin, parse_crypttab};
+use crate::discovery_notes::DiscoveryNote;
 use crate::machine_contents::MachineContents;
-use crate::notes::DiscoveryNote;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::StackedDeviceKind;
 use model::storage_graph::{StackUnit, all_units, device_references};

@@ -13,7 +13,7 @@
 
 use super::DiskVerdict;
 use super::luks::LUKS_SIGNATURE_TYPE;
-use super::planner_state::PlanDecider;
+use super::planner_state::PlannerState;
 use common::error_code::ErrorCode;
 use model::allocation::OrderedReinstall;
 use model::device_name::DevicePath;
@@ -31,7 +31,7 @@ pub(crate) struct LockedContainers<'a> {
     pub reason: &'a str,
 }
 
-impl PlanDecider<'_> {
+impl PlannerState<'_> {
     /// Adds a warning if the order permits leaving the containers locked; otherwise refuses the plan.
     pub(crate) fn decide_locked(&mut self, place: &str, locked: &LockedContainers) {
         let LockedContainers { object, uuids, device, reason } = locked;

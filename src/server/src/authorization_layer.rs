@@ -14,9 +14,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
+use http_server::request_context;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use tokio::task::JoinError;
 
 /// Names of the path parameters that identify the object of a request.
 const OBJECTS: [&str; 3] = ["id", "name", "path"];
@@ -81,8 +83,8 @@ async fn describe_request(
     }
 }
 
-/// Runs the handler on behalf of a user. A request that may change something is recorded in the audit log before the
-/// handler runs.
+/// Runs the handler on behalf of a user. A request that may change something runs to its end even if the client
+/// disconnects, so that neither the change nor its entry in the audit log remains incomplete.
 async fn run_as_user(
     app: Arc<AppState>,
     audited: AuditedRequest,
@@ -90,19 +92,34 @@ async fn run_as_user(
     request: Request,
     next: Next,
 ) -> Response {
-    let actor = RequestActor { identity: Some(identity.clone()), ..RequestActor::default() };
     if matches!(*request.method(), Method::GET | Method::HEAD) {
+        let actor = RequestActor { identity: Some(identity), ..RequestActor::default() };
         return actor.run(next.run(request)).await;
     }
+    let task = request_context::spawn_in_context(run_recorded(app, audited, identity, request, next));
+    match task.await.map_err(JoinError::try_into_panic) {
+        Ok(response) => response,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(error)) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
+    }
+}
+
+/// Runs the handler of a request that may change something. The request is recorded in the audit log before the handler
+/// runs, and the entry is completed afterwards.
+async fn run_recorded(
+    app: Arc<AppState>,
+    audited: AuditedRequest,
+    identity: Identity,
+    request: Request,
+    next: Next,
+) -> Response {
     let entry = match audit_log::begin_entry(&app, &audited, &identity).await {
         Ok(entry) => entry,
         Err(error) => return ApiError::from(error).into_response(),
     };
-    // If the client disconnects while the handler runs, this future is dropped, and the entry in the audit log remains
-    // incomplete.
     let before = ObjectState::read(&app, &audited.route, &audited.object).await;
+    let actor = RequestActor { identity: Some(identity), audit_entry: Some(entry), ..RequestActor::default() };
     let object = actor.object.clone();
-    let actor = RequestActor { audit_entry: Some(entry), ..actor };
     let response = actor.run(next.run(request)).await;
     let after = ObjectState::read(&app, &audited.route, &audited.object).await;
     let outcome = audit_log::response_outcome(&response);

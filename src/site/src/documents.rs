@@ -37,6 +37,11 @@ impl DocumentSet {
         self.documents.values().map(Arc::as_ref)
     }
 
+    /// Returns the document with this path.
+    pub fn find(&self, path: &str) -> Option<&StoredDocument> {
+        self.documents.get(Path::new(path)).map(Arc::as_ref)
+    }
+
     /// Returns the documents below a folder, with their paths relative to the folder.
     fn below<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = (&'a Path, &'a StoredDocument)> {
         let documents = self.documents.range(folder.to_owned()..).take_while(move |(path, _)| path.starts_with(folder));

@@ -59,6 +59,8 @@ pub struct SiteLoader {
     templates: YamlFolder<DeployTemplate>,
     approvals: YamlFolder<Approval>,
     approved_only: bool,
+    /// True if approvals are ignored.
+    ignores_approvals: bool,
     sizes: YamlFolder<MachineSize>,
     registries: RegistryCredentials,
     states: WatchedFile<ImageStates>,
@@ -95,6 +97,7 @@ impl SiteLoader {
             templates: YamlFolder::optional(dir.join(deploy_templates::FOLDER), read_template),
             approvals: YamlFolder::optional(dir.join(plan_approvals::FOLDER), plan_approvals::parse_approval),
             approved_only: false,
+            ignores_approvals: false,
             sizes: YamlFolder::optional(dir.join(sizes::FOLDER), MachineSize::parse_size),
             registries: RegistryCredentials::new(dir),
             states: image_states::states_file(dir),
@@ -119,7 +122,8 @@ impl SiteLoader {
 
     /// Ignores approvals, for plans that the operator has not approved yet.
     pub fn without_approvals(self) -> SiteLoader {
-        SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), plan_approvals::parse_approval), ..self }
+        let approvals = YamlFolder::optional(PathBuf::new(), plan_approvals::parse_approval);
+        SiteLoader { approvals, ignores_approvals: true, ..self }
     }
 
     /// Stores a computed digest. The next scan returns a new snapshot.
@@ -204,7 +208,8 @@ impl SiteLoader {
         let layouts = layouts.into_iter().map(|(id, (_, layout))| (id, layout)).collect();
         let templates = DeployTemplates::new(self.templates.take_last_valid(&mut problems), &mut problems);
         notes.extend(requested_steps::find_unusable_templates(&templates));
-        let approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
+        let mut approvals = Approvals::new(&self.approvals, self.approved_only, &mut problems);
+        approvals.ignored = self.ignores_approvals;
         let sizes = self.sizes.take_last_valid(&mut problems);
         let sizes = index_by_id("size", sizes, |size| &size.id, &mut problems);
         directory.size_files = sizes.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
@@ -306,8 +311,11 @@ pub(crate) fn check_machine_allocation(
 ) -> Result<SettledMachine, String> {
     let (machine, note) = apply_definition(definitions, machine);
     let install_state = read_install_state_with_results(state, &machine, known)?;
+    // A withheld order is not a problem of the machine file.
+    let withheld = known.approvals.explain_withheld_order(&machine.id, &install_state);
+    let install_state = install_state.without_required_approval();
     resolve_allocation(&machine, &install_state, known)?;
-    let notes = find_differences(&machine, &install_state, known).into_iter().chain(note).collect();
+    let notes = find_differences(&machine, &install_state, known).into_iter().chain(note).chain(withheld).collect();
     let contradiction = explain_layout_contradiction(&machine, &install_state, known);
     Ok(SettledMachine { machine, notes, contradiction })
 }

@@ -10,6 +10,7 @@ mod machine_file;
 mod machine_networks;
 mod network_config_validation;
 pub(crate) mod os_parameters;
+mod protected_fields;
 mod pull_secret;
 pub(crate) mod recorded_allocation;
 pub mod yaml_node;
@@ -18,6 +19,7 @@ pub use file_type_detection::{find_network_misfits, find_network_problems, is_ag
 pub use image_file::parse_image;
 pub use k8s_volumes::parse_resources;
 pub use machine_file::{DEFAULT_ID, consoles_for, default_consoles, parse_machine};
+pub use protected_fields::ProtectedFields;
 pub use yaml_node::{format_at, replace_positions, suggest_name};
 
 use crate::ganeti_os_definition_state::DefinitionState;

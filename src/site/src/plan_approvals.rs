@@ -6,12 +6,14 @@
 //! machine until the operator has corrected or removed the file.
 
 use crate::yaml_folder::{YamlFolder, format_problem};
+use common::error_code::ErrorCode;
 use model::allocation::ApprovedPlan;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use store::InstallState;
 pub use store::plan_approval::{Approval, parse_approval, render_approval};
+use store::required_approval::RequiredApproval;
+use store::{InstallState, ReinstallOrder};
 
 pub(crate) const FOLDER: &str = "approved";
 
@@ -25,6 +27,8 @@ pub struct Approvals {
     unread: Option<String>,
     /// True if installations are served only to machines with an approval (`--approved-only`).
     pub only: bool,
+    /// True if approvals are ignored, for plans that the operator has not approved yet.
+    pub(crate) ignored: bool,
 }
 
 impl Approvals {
@@ -45,7 +49,7 @@ impl Approvals {
             problems.extend(read.as_ref().err().cloned());
             all.insert(id, read.map(|read| Arc::new(read.clone())));
         }
-        Approvals { all, unread, only }
+        Approvals { all, unread, only, ignored: false }
     }
 
     /// If the machine's approval applies to an allocation other than `allocation`, returns the id of that allocation.
@@ -68,15 +72,17 @@ impl Approvals {
     /// approval is in force, and none is required.
     ///
     /// # Errors
-    /// Returns an error if no installation may be served to the machine, because the approval cannot be used, or is
-    /// required but missing.
+    /// Returns an error if no installation may be served to the machine, because the approval cannot be used, is required
+    /// but missing, or is not the approval that the reinstall order requires.
     pub fn approval_for_agent(
         &self,
         machine: &str,
         install_state: &InstallState,
     ) -> Result<Option<ApprovedPlan>, String> {
         match &install_state.approved {
-            Some(Ok(approval)) => Ok(Some(approval.to_wire())),
+            Some(Ok(approval)) => {
+                self.check_order(machine, install_state, Some(approval.digest())).map(|()| Some(approval.to_wire()))
+            }
             Some(Err(why)) => Err(format!(
                 "the machine's approval cannot be used, and nothing is installed without it: {why}; approve the plan again: \
                  `drophammer site plan DIR --machine {machine} --approve`"
@@ -84,8 +90,44 @@ impl Approvals {
             None if self.only => Err(format!(
                 "the machine's plan is not approved, but --approved-only requires an approval: approve the plan with `drophammer site plan DIR --machine {machine} --approve`"
             )),
-            None => Ok(None),
+            None => self.check_order(machine, install_state, None).map(|()| None),
         }
+    }
+
+    /// Returns the reason why the machine's reinstall order is withheld, because another approval or none is in force;
+    /// `None` if the order is not withheld for this reason.
+    pub(crate) fn explain_withheld_order(&self, machine: &str, install_state: &InstallState) -> Option<String> {
+        let digest = match &install_state.approved {
+            Some(Ok(approval)) => Some(approval.digest()),
+            Some(Err(_)) => return None,
+            None => None,
+        };
+        self.check_order(machine, install_state, digest).err()
+    }
+
+    /// Checks that the machine's reinstall order may be carried out with the approval in force. `digest` is the digest of
+    /// the approved plan; `None` if no approval is in force.
+    fn check_order(&self, machine: &str, install_state: &InstallState, digest: Option<&str>) -> Result<(), String> {
+        let is_withheld = |order: &&ReinstallOrder| !order.is_suspended() && !order.accepts_approval(digest);
+        let order = install_state.order.as_ref().filter(|_| !self.ignored).filter(is_withheld);
+        let Some(order) = order else { return Ok(()) };
+        let approve = format!("approve the plan again with `drophammer site plan DIR --machine {machine} --approve`");
+        let cancel = format!("cancel the reinstall with `drophammer machine reinstall {machine} --cancel`");
+        let why = match (&order.required_approval, digest) {
+            (Some(RequiredApproval::Plan(required)), Some(digest)) => format!(
+                "the reinstall order requires the approved plan {required}, but plan {digest} is approved: order the \
+                 reinstall again, or restore the previous approval"
+            ),
+            (Some(RequiredApproval::Plan(required)), None) => format!(
+                "the reinstall order requires the approved plan {required}, but no approval is in force: restore the \
+                 file {FOLDER}/{machine}.yaml, or {remedy}",
+                remedy = if order.started { approve } else { cancel }
+            ),
+            _ => {
+                format!("the plan of the reinstall was approved for the machine's previous id: {approve}, or {cancel}")
+            }
+        };
+        Err(ErrorCode::ApprovalMismatch.annotate(why))
     }
 }
 

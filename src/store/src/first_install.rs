@@ -8,7 +8,7 @@ use super::install_state::{FirstInstall, InstallState, read_install_state};
 use super::installed_allocation::start_record;
 use super::json_columns::to_json_column;
 use super::registered_boots::current_token;
-use super::{ServerState, migration_records, restore_confirmation};
+use super::{ServerState, migration_records, operator_documents, restore_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
 use control::api_types::InstallReport;
@@ -21,6 +21,8 @@ pub enum FirstStartOutcome {
     Permitted(bool),
     /// The boot must not erase data, for this reason.
     Rejected(String),
+    /// The decision was based on outdated documents, and must be repeated.
+    Outdated,
 }
 
 impl ServerState {
@@ -37,6 +39,9 @@ impl ServerState {
     ) -> Result<FirstStartOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
+            if operator_documents::has_changed(transaction, &start.based_on)? {
+                return Ok(FirstStartOutcome::Outdated);
+            }
             let install_state = read_install_state(transaction, &machine, &allocation)?;
             let no = |why: String| Ok(FirstStartOutcome::Rejected(why));
             if let Some(why) = migration_records::explain_block(transaction, &machine)? {

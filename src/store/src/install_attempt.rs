@@ -2,6 +2,7 @@
 //! Contains the announcement that the agent sends before that point, and the record that the server stores.
 
 use super::TokenHash;
+use super::operator_documents::ExpectedDocument;
 use model::install_marker::{AttemptRecord, RecordedDisk};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,10 @@ pub struct AttemptStart {
     pub by: TokenHash,
     pub disks: Vec<RecordedDisk>,
     pub secret_digest: Option<String>,
+    /// Digest of the approval with which the agent has compared its plan.
+    pub approved: Option<String>,
+    /// Documents in the database with which the server has decided that the installation is still requested.
+    pub based_on: Vec<ExpectedDocument>,
 }
 
 impl AttemptStart {

@@ -133,6 +133,12 @@ impl InstallState {
         }
     }
 
+    /// Removes the requirement of an approval from the reinstall order.
+    pub fn without_required_approval(self) -> InstallState {
+        let order = self.order.map(|order| ReinstallOrder { required_approval: None, ..order });
+        InstallState { order, ..self }
+    }
+
     /// Removes the reinstall order if it is suspended, or if the machine is installed and needs confirmation. The
     /// machine then boots its installed system.
     pub fn without_withheld_order(self) -> InstallState {

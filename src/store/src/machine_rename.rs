@@ -3,7 +3,7 @@
 
 use super::boot_activity::BootActivity;
 use super::registered_boots::current_boot;
-use super::{ServerState, migration_records, out_of_band_runs, restore_confirmation, rollouts};
+use super::{ServerState, migration_records, out_of_band_runs, required_approval, restore_confirmation, rollouts};
 use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
 
@@ -68,6 +68,7 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<(
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
+    required_approval::rename_requirements(transaction, new)?;
     restore_confirmation::rename_confirmation(transaction, old, new)?;
     out_of_band_runs::rename_run(transaction, old, new)?;
     rollouts::rename_member(transaction, old, new)?;

@@ -4,7 +4,7 @@
 //! Changes are stored one after the other, each with the next revision number. A change contains the text that it
 //! replaces, and is refused if the document has changed since.
 
-use crate::machine_removal_protection::{ProtectedMachine, RemovedMachine, find_protected};
+use crate::document_protection::{GuardedChange, RefusedChange, find_refused};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
@@ -47,15 +47,20 @@ pub struct DocumentUpdate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedDocument {
     pub path: String,
-    pub text: String,
+    /// Text of the document; `None` if the document does not exist.
+    pub text: Option<String>,
 }
 
-/// Returns whether the document has changed; `false` if no document is expected.
-pub(crate) fn has_changed(connection: &Connection, expected: Option<&ExpectedDocument>) -> sql::Result<bool> {
-    let Some(ExpectedDocument { path, text }) = expected else { return Ok(false) };
-    let select = connection.prepare_cached("SELECT text FROM documents WHERE path = ?1")?;
-    let present: Option<String> = select.query_row([path], |row| row.get(0)).optional()?;
-    Ok(present.as_ref() != Some(text))
+/// Returns whether one of the documents has changed.
+pub(crate) fn has_changed(connection: &Connection, expected: &[ExpectedDocument]) -> sql::Result<bool> {
+    for ExpectedDocument { path, text } in expected {
+        let select = connection.prepare_cached("SELECT text FROM documents WHERE path = ?1")?;
+        let present: Option<String> = select.query_row([path], |row| row.get(0)).optional()?;
+        if present != *text {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Change of one document.
@@ -76,8 +81,8 @@ pub struct DocumentBatch {
     pub stored: Vec<(String, DocumentContent)>,
     /// Paths of documents that are removed.
     pub removed: Vec<String>,
-    /// Machines that no machine file would describe after the batch.
-    pub removed_machines: Vec<RemovedMachine>,
+    /// Changes of the batch that are permitted only in certain states of the machines.
+    pub guarded: Vec<GuardedChange>,
 }
 
 /// Result of changing a document.
@@ -96,8 +101,8 @@ pub enum BatchOutcome {
     Stored(i64),
     /// Another change was stored first. Contains its author, if known.
     Conflict(Option<DocumentAuthorship>),
-    /// The batch would remove machines that are in use.
-    Protected(Vec<ProtectedMachine>),
+    /// The batch contains changes that the present states of the machines forbid.
+    Refused(Vec<RefusedChange>),
 }
 
 fn read_revision(connection: &Connection) -> sql::Result<Option<i64>> {
@@ -181,9 +186,9 @@ fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> s
         return Ok(BatchOutcome::Conflict(find_author(transaction, None)?));
     }
     // The check is repeated, because an order may have been placed since the server checked the batch.
-    let protected = find_protected(transaction, &batch.removed_machines)?;
-    if !protected.is_empty() {
-        return Ok(BatchOutcome::Protected(protected));
+    let refused = find_refused(transaction, &batch.guarded)?;
+    if !refused.is_empty() {
+        return Ok(BatchOutcome::Refused(refused));
     }
     let revision = advance_revision(transaction, who)?;
     for (path, content) in &batch.stored {
@@ -214,7 +219,7 @@ impl ServerState {
     }
 
     /// Stores all changes of a batch. Stores nothing if the documents have changed since the revision on which the
-    /// batch is based, or if the batch would remove machines that are in use. From the first batch on, the documents in
+    /// batch is based, or if the present state of a machine forbids a change. From the first batch on, the documents in
     /// the database replace the files of the directory.
     ///
     /// # Errors

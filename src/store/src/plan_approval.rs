@@ -43,6 +43,11 @@ impl Approval {
         self.file.installed != installed
     }
 
+    /// Returns the digest of the approved plan.
+    pub fn digest(&self) -> &str {
+        &self.file.sha256
+    }
+
     /// Returns the approval in the form that the agent receives.
     pub fn to_wire(&self) -> ApprovedPlan {
         let ApprovalFile { sha256, verdicts, .. } = self.file.clone();

@@ -3,6 +3,7 @@
 
 use super::install_attempt::StartedAttempt;
 use super::json_columns::{parse_column, to_json_column};
+use super::required_approval::RequiredApproval;
 use super::restore_confirmation;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::timestamp::now;
@@ -27,13 +28,15 @@ pub struct ReinstallOverrides {
     pub apply_allocation: bool,
 }
 
-/// Options and user of an order, as stored.
+/// Options, user and required approval of an order, as stored.
 #[derive(Default, Serialize, Deserialize)]
 struct StoredOptions {
     #[serde(flatten)]
     overrides: ReinstallOverrides,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     created_by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    required_approval: Option<RequiredApproval>,
 }
 
 /// Open order for a reinstall.
@@ -95,6 +98,10 @@ pub struct ReinstallOrder {
     /// Number of counted boots of the current attempt, none of which has registered; not shown to operators.
     #[serde(skip)]
     pub unregistered: u32,
+    /// Approval without which the order is withheld; `None` if no approval was in force when the order was placed. The
+    /// value is not shown to operators.
+    #[serde(skip)]
+    pub required_approval: Option<RequiredApproval>,
 }
 
 impl ReinstallOrder {
@@ -135,7 +142,7 @@ pub(crate) fn read_order(
              attempt, unregistered
          FROM orders WHERE machine = ?1 AND allocation = ?2";
     let order = connection.prepare_cached(select)?.query_row([machine, allocation], |row| {
-        let StoredOptions { overrides, created_by } = parse_column(row, 8)?.unwrap_or_default();
+        let StoredOptions { overrides, created_by, required_approval } = parse_column(row, 8)?.unwrap_or_default();
         let ReinstallOverrides { change_promise, give_up, leave_locked, replace_newer, apply_allocation, .. } =
             overrides;
         let fencing: Option<FencingToken> = parse_column(row, 10)?;
@@ -161,6 +168,7 @@ pub(crate) fn read_order(
             leave_locked,
             handed: row.get(9)?,
             unregistered: parse_column(row, 12)?.unwrap_or_default(),
+            required_approval,
         })
     });
     order.optional()
@@ -183,7 +191,8 @@ pub(crate) fn store_order(
         replace_newer: *replace_newer,
         apply_allocation: *apply_allocation,
     };
-    let words = StoredOptions { overrides, created_by: order.created_by.clone() };
+    let (created_by, required_approval) = (order.created_by.clone(), order.required_approval.clone());
+    let words = StoredOptions { overrides, created_by, required_approval };
     let (disks, words) = (to_json_column(disks)?, to_json_column(&words)?);
     let fencing = fencing.as_ref().map(to_json_column).transpose()?;
     let attempt = attempt.as_ref().map(to_json_column).transpose()?;

@@ -15,11 +15,22 @@ use super::installed_allocation::start_record;
 use super::operator_documents::{self, ExpectedDocument};
 use super::registered_boots::current_token;
 use super::reinstall_order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
+use super::required_approval::RequiredApproval;
 use super::unrecorded_installations::claim_installation;
 use super::{ServerState, database_epoch, migration_records, now, restore_confirmation};
 use crate::sql::{self, Transaction};
 use common::error::Result;
 use model::install_marker::FencingToken;
+
+/// Documents with which a reinstall order was checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OrderBasis {
+    /// Machine file, if it is in the database. The order is placed only if the file has not changed.
+    pub machine_file: Option<ExpectedDocument>,
+    /// Digest of the approved plan; `None` if no approval is in force. The order is carried out only while this plan is
+    /// approved.
+    pub approval: Option<String>,
+}
 
 /// Result of placing a reinstall order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,11 +72,16 @@ pub enum OrderStart {
     /// The attempt must not pass the point of no return: its reinstall order is no longer open or is suspended, the
     /// machine has booted again, or the machine is blocked.
     NotInForce,
+    /// The attempt must not pass the point of no return: the agent has not compared its plan with the approval that the
+    /// order requires.
+    Unapproved,
+    /// The decision was based on outdated documents, and must be repeated.
+    Outdated,
 }
 
 impl ServerState {
     /// Orders a reinstall on behalf of the user of the current request. The failure of an earlier attempt is discarded.
-    /// `based_on` is the machine file with which the order was checked, if it is in the database.
+    /// `based_on` contains the documents with which the order was checked, as far as they must be unchanged.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -75,17 +91,17 @@ impl ServerState {
         allocation: &str,
         image: &str,
         words: ReinstallOverrides,
-        based_on: Option<ExpectedDocument>,
+        based_on: Option<OrderBasis>,
     ) -> Result<OrderOutcome> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
-        let user = self.current_user();
+        let (user, OrderBasis { machine_file, approval }) = (self.current_user(), based_on.unwrap_or_default());
         self.run_durably(move |transaction| {
-            if operator_documents::has_changed(transaction, based_on.as_ref())? {
+            if operator_documents::has_changed(transaction, machine_file.as_slice())? {
                 let why =
                     format!("the file of machine {machine} has changed since the order was checked: repeat the order");
                 return Ok(OrderOutcome::Blocked(why));
             }
-            insert_order(transaction, (&machine, &allocation), (&image, words), user)
+            insert_order(transaction, (&machine, &allocation), (&image, words, approval), user)
         })
         .await
     }
@@ -121,6 +137,9 @@ impl ServerState {
     ) -> Result<OrderStart> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
         self.run_durably(move |transaction| {
+            if operator_documents::has_changed(transaction, &start.based_on)? {
+                return Ok(OrderStart::Outdated);
+            }
             let open = read_install_state(transaction, &machine, &allocation)?.order;
             let is_blocked = explain_block(transaction, &machine)?.is_some();
             // A delayed announcement of an earlier boot must not replace the attempt of the current boot.
@@ -129,6 +148,9 @@ impl ServerState {
             let Some(mut open) = open.filter(|open| is_startable(open) && !is_blocked && !is_outdated) else {
                 return Ok(OrderStart::NotInForce);
             };
+            if !open.accepts_approval(start.approved.as_deref()) {
+                return Ok(OrderStart::Unapproved);
+            }
             let news = !std::mem::replace(&mut open.started, true);
             open.attempt = Some(start.to_attempt(Some(open.image.clone())));
             open.disks = start.disks;
@@ -144,7 +166,7 @@ impl ServerState {
 pub(crate) fn insert_order(
     transaction: &Transaction,
     (machine, allocation): (&str, &str),
-    (image, words): (&str, ReinstallOverrides),
+    (image, words, approval): (&str, ReinstallOverrides, Option<String>),
     created_by: String,
 ) -> sql::Result<OrderOutcome> {
     if let Some(why) = explain_block(transaction, machine)? {
@@ -169,6 +191,7 @@ pub(crate) fn insert_order(
         created_by,
         started: earlier.is_some(),
         disks: earlier.map(|open| open.disks).unwrap_or_default(),
+        required_approval: approval.map(RequiredApproval::Plan),
         ..new_order(image, words, fencing)
     };
     store_order(transaction, machine, allocation, &order)?;
@@ -202,6 +225,7 @@ fn new_order(image: &str, words: ReinstallOverrides, fencing: FencingToken) -> R
         given_up: false,
         handed: None,
         unregistered: 0,
+        required_approval: None,
     }
 }
 

@@ -18,6 +18,7 @@ mod postgres_limits;
 mod postgres_restore;
 mod recorded_database;
 mod renamed_machines;
+mod required_approvals;
 mod rollouts;
 mod server_leases;
 pub(crate) mod test_engine;

@@ -1,6 +1,7 @@
 //! Permission to erase data, which an agent requests before its first write.
 
 use super::DOCUMENT_BYTES;
+use super::decision_basis::{DecisionBasis, request_repetition};
 use crate::AppState;
 use crate::machine_auth::MachineCaller;
 use crate::metrics::OrderEvent;
@@ -35,9 +36,9 @@ pub(crate) async fn pass_point_of_no_return(
         let why = "secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits";
         return Err(ApiError::bad_request(why));
     }
-    let start = AttemptStart { by: boot.hash, disks, secret_digest };
+    let DecisionBasis { directory, documents: based_on } = DecisionBasis::read(&app, &boot.machine).await?;
+    let start = AttemptStart { by: boot.hash, disks, secret_digest, approved: said.clone(), based_on };
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
-    let directory = app.directory();
     if let Some(answer) =
         machine_requests::start_copy(&app, &directory, &boot, peer, (&allocationuuid, &start, said.as_deref())).await?
     {
@@ -66,6 +67,7 @@ async fn start_first(
     let news = match app.state.start_first_install(id, allocation, start).await? {
         FirstStartOutcome::Permitted(news) => news,
         FirstStartOutcome::Rejected(why) => return Ok(Err(why)),
+        FirstStartOutcome::Outdated => return Err(request_repetition(app, id).await),
     };
     app.state.record_boot_start(boot.hash).await?;
     if news {
@@ -101,6 +103,11 @@ async fn start_ordered(
         OrderStart::NotInForce => {
             Ok(Err(format!("order {order:?} is no longer open: it was canceled, replaced, or completed")))
         }
+        OrderStart::Outdated => Err(request_repetition(app, id).await),
+        OrderStart::Unapproved => Ok(Err(format!(
+            "order {order:?} requires an approved plan with which the agent has not compared its plan: boot the machine \
+             again"
+        ))),
     }
 }
 

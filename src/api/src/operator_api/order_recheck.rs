@@ -46,6 +46,6 @@ pub(crate) async fn recheck_machine_file(
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
     let is_stored = app.documents.stored().is_some();
-    let document = is_stored.then(|| ExpectedDocument { path: app.documents.relative_path(&path), text });
+    let document = is_stored.then(|| ExpectedDocument { path: app.documents.relative_path(&path), text: Some(text) });
     Ok(RecheckedMachineFile { document, _lock: lock })
 }

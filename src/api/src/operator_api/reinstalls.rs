@@ -3,6 +3,7 @@
 use super::order_descriptions::describe_placed_order;
 use super::order_recheck::recheck_machine_file;
 use super::reinstall_overrides::read_overrides;
+use super::required_approval::find_required_approval;
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
 use crate::full_install_state;
 use crate::{AppState, metrics, out_of_band};
@@ -28,7 +29,9 @@ use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
 use store::marker_layout_comparison::{contradiction_remedy, find_contradiction};
-use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, restore_confirmation};
+use store::{
+    CancelOutcome, InstallState, OrderBasis, OrderOutcome, ReinstallOrder, ReinstallOverrides, restore_confirmation,
+};
 
 /// Maximum time for which a reinstall request waits for the `verify` program of an OS definition.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -104,11 +107,13 @@ pub async fn place_order(
     peer: ClientAddress,
     reinstall_request: &ReinstallRequest,
 ) -> Result<MachineSummary, ApiError> {
-    let OrderableReinstall { machine, allocation, words, .. } = prepare_order(app, reinstall_request).await?;
+    let orderable = prepare_order(app, reinstall_request).await?;
+    let approval = find_required_approval(app, reinstall_request, &orderable).await?;
+    let OrderableReinstall { machine, allocation, words, .. } = orderable;
     let id = &machine.id;
     let file = recheck_machine_file(app, id, &allocation).await?;
-    let placed =
-        app.state.place_order(id, &allocation, &reinstall_request.imageid, words, file.document.clone()).await?;
+    let basis = OrderBasis { machine_file: file.document.clone(), approval };
+    let placed = app.state.place_order(id, &allocation, &reinstall_request.imageid, words, Some(basis)).await?;
     drop(file);
     match placed {
         OrderOutcome::Placed { order, replaced } => {

@@ -6,6 +6,7 @@ use crate::AppState;
 use crate::metrics::OrderEvent;
 use crate::operator_api::order_recheck::recheck_machine_file;
 use crate::operator_api::reinstalls::prepare_order;
+use crate::operator_api::required_approval::find_required_approval;
 use axum::http::StatusCode;
 use common::error::Result;
 use common::error_code::ErrorCode;
@@ -14,6 +15,7 @@ use http_server::api_error::ApiError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use store::OrderBasis;
 use store::rollouts::schedule::next_members;
 use store::rollouts::{MemberOrderOutcome, MemberState, Rollout, RolloutEvent, RolloutMember, RolloutState};
 use store::server_leases::LeaseClaim;
@@ -160,8 +162,10 @@ async fn order_member(
     stored.request.id.clone_from(&member.machine);
     stored.check_unchanged(app).await?;
     let orderable = prepare_order(app, &stored.request).await?;
+    let approval = find_required_approval(app, &stored.request, &orderable).await?;
     let file = recheck_machine_file(app, &orderable.machine.id, &orderable.allocation).await?;
-    Ok(app.state.order_member(key, &orderable.allocation, orderable.words, file.document.clone()).await?)
+    let basis = OrderBasis { machine_file: file.document.clone(), approval };
+    Ok(app.state.order_member(key, &orderable.allocation, orderable.words, Some(basis)).await?)
 }
 
 /// Starts to power-cycle the machines of ordered members, if the rollout requests it.

@@ -8,20 +8,24 @@ use site::loader::{SiteScan, scan_completely};
 use site::snapshot::SiteSnapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use store::machine_removal_protection::RemovedMachine;
+use store::document_protection::GuardedChange;
 use store::operator_documents::{DocumentBatch, DocumentContent, StoredDocument};
 
 /// Text that ends a message about an invalid document if the previous version of this document remains in force.
 const IN_FORCE: &str = " (its last good version stays in force)";
 
-type Documents = BTreeMap<String, DocumentContent>;
+/// Documents by path.
+pub(super) type Documents = BTreeMap<String, DocumentContent>;
 
 /// Present documents, and the documents that a request would produce.
+#[derive(Clone)]
 pub(super) struct CandidateSet {
     /// Revision of the present documents; `None` if they are the files of the server's directory.
     base: Option<i64>,
-    before: Documents,
-    after: Documents,
+    pub(super) before: Documents,
+    pub(super) after: Documents,
+    /// Ids or names of the machines whose protected changes the operator has confirmed.
+    pub(super) overwrite: Vec<String>,
     /// Paths of the documents in the request.
     requested: BTreeSet<String>,
     dry_run: bool,
@@ -72,7 +76,8 @@ impl CandidateSet {
             (path, DocumentContent { text, executable })
         };
         after.extend(document_application.documents.into_iter().map(content));
-        CandidateSet { base, before, after, requested, dry_run: document_application.dry_run }
+        let DocumentApplication { dry_run, overwrite, .. } = document_application;
+        CandidateSet { base, before, after, overwrite, requested, dry_run }
     }
 
     /// Returns whether the request would change the database. The first request that stores documents always changes
@@ -146,12 +151,12 @@ impl CandidateSet {
     }
 
     /// Returns the changes for the database.
-    pub(super) fn into_batch(self, removed_machines: Vec<RemovedMachine>) -> DocumentBatch {
+    pub(super) fn into_batch(self, guarded: Vec<GuardedChange>) -> DocumentBatch {
         let CandidateSet { base, before, after, .. } = self;
         let removed = before.keys().filter(|path| !after.contains_key(*path)).cloned().collect();
         let is_changed = |path: &String, content: &DocumentContent| base.is_none() || before.get(path) != Some(content);
         let stored = after.into_iter().filter(|(path, content)| is_changed(path, content)).collect();
-        DocumentBatch { base, stored, removed, removed_machines }
+        DocumentBatch { base, stored, removed, guarded }
     }
 }
 

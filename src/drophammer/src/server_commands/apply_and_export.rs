@@ -37,6 +37,10 @@ pub struct ApplyOptions {
     /// Delete the stored documents that the directory does not contain. Machines that are in use are never deleted.
     #[arg(long)]
     pub prune: bool,
+    /// Permit the documents to replace the lock, the disk key and the allocation of this machine, which were changed at
+    /// the server. The machine is specified by id or name; the option may be repeated.
+    #[arg(long, value_name = "MACHINE")]
+    pub overwrite: Vec<String>,
     /// Exit with 4 if documents have changed, or would change with --dry-run, and with 3 if documents are deleted.
     #[arg(long)]
     pub detailed_exitcode: bool,
@@ -89,7 +93,12 @@ pub fn run_apply(options: &ApplyOptions) -> Result<CommandOutcome> {
         .map(|(path, content)| SiteDocument { path, text: content.text, executable: content.executable })
         .collect();
     let texts: BTreeMap<String, String> = documents.iter().map(|one| (one.path.clone(), one.text.clone())).collect();
-    let document_application = DocumentApplication { documents, prune: options.prune, dry_run: options.dry_run };
+    let document_application = DocumentApplication {
+        documents,
+        prune: options.prune,
+        dry_run: options.dry_run,
+        overwrite: options.overwrite.clone(),
+    };
     let server = OperatorClient::new(&options.of)?;
     let request =
         server.request(Method::POST, "/v1/documents/apply").timeout(REQUEST_TIMEOUT).json(&document_application);

@@ -50,6 +50,7 @@ fn order() -> ReinstallOrder {
         given_up: false,
         handed: None,
         unregistered: 0,
+        required_approval: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Documents in the database that several servers share: `drophammer apply` and `drophammer export`.
 
+mod undone_changes;
+
 use super::*;
 use clap::Parser;
 use common::command_outcome::CommandOutcome;

@@ -1,5 +1,7 @@
 //! Plans that `plan --out` saves, and reinstalls that carry out exactly a saved plan.
 
+mod required_approvals;
+
 use super::reinstall::with_images;
 use super::*;
 use common::command_outcome::CommandOutcome;

@@ -73,7 +73,7 @@ async fn start_around(dir: TempDir, url: &str, around: &HostEnvironment) -> Runn
     Running::start_with(dir, &options, around, 10_000).await
 }
 
-fn new_database() -> Option<String> {
+pub(super) fn new_database() -> Option<String> {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     postgres::shared().map(|server| server.create_database(&format!("servers{number}")))

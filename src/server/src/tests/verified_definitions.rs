@@ -41,6 +41,23 @@ async fn allocation_contains_image_and_parameters_of_definition() {
     assert_eq!((&shown["name"], &shown["parameters"]["track"]), (&json!("web"), &json!("")));
 }
 
+/// A digest without a salt could confirm a guess of a secret parameter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn viewers_receive_no_digests_of_parameters() {
+    let server = Running::start_in(with_definition("track=testing")).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let path = format!("/v1/machine/{ONE}/preview");
+    for (role, is_present) in [("operator", true), ("viewer", false)] {
+        let token = server.user(&format!("a-{role}"), role, &[]).await;
+        let preview = server.call(&token, "GET", &path, &Value::Null).await.json();
+        assert!(preview["machine"]["allocation"].is_object(), "{preview}");
+        let definition = preview["inputs"]["definition"].as_str().unwrap_or_default();
+        assert_eq!(definition.starts_with("sha256:"), is_present, "{role}: {preview}");
+        assert_eq!(preview["inputs"].is_null(), !is_present, "{role}: {preview}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parameters_refused_by_verify_are_logged_and_withheld() {
     let server = Running::start_in(with_definition("track=sid")).await;

@@ -49,5 +49,5 @@ pub fn end(boot: TokenHash) -> MigrationEndpoint {
 }
 
 pub fn start(boot: TokenHash, disks: &[RecordedDisk]) -> AttemptStart {
-    AttemptStart { by: boot, disks: disks.to_vec(), secret_digest: None }
+    AttemptStart { by: boot, disks: disks.to_vec(), ..AttemptStart::default() }
 }

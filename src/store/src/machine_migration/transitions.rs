@@ -98,7 +98,7 @@ impl Migration {
     }
 
     fn start_copy(&self, start: &AttemptStart, now: CurrentBoots) -> Result<Migration, String> {
-        let AttemptStart { by: boot, disks, secret_digest } = start.clone();
+        let AttemptStart { by: boot, disks, secret_digest, .. } = start.clone();
         let stands = self.target_endpoint.as_ref().is_some_and(|end| end.boot == boot) && now.target == Some(boot);
         match self.state {
             MigrationState::Planned | MigrationState::Copying if !stands => {

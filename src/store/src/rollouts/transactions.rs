@@ -10,9 +10,9 @@ use super::{
 use crate::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use crate::install_state::read_install_state;
 use crate::json_columns::to_json_column;
-use crate::operator_documents::{self, ExpectedDocument};
+use crate::operator_documents;
 use crate::reinstall_order_records::{ReinstallOrder, ReinstallOverrides, delete_order};
-use crate::reinstall_orders::{OrderOutcome, insert_order};
+use crate::reinstall_orders::{OrderBasis, OrderOutcome, insert_order};
 use crate::sql::{self, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
@@ -147,8 +147,8 @@ impl ServerState {
     }
 
     /// Orders the reinstall of a member, if the member is due. A member whose reinstall cannot be ordered is skipped.
-    /// `based_on` is the machine file with which the order was checked, if it is in the database. If the file has changed,
-    /// the outcome is `NotDue`: the check must be repeated.
+    /// `based_on` contains the documents with which the order was checked. If the machine file has changed, the outcome
+    /// is `NotDue`: the check must be repeated.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -157,12 +157,13 @@ impl ServerState {
         (id, number): (i64, usize),
         allocation: &str,
         overrides: ReinstallOverrides,
-        based_on: Option<ExpectedDocument>,
+        based_on: Option<OrderBasis>,
     ) -> Result<MemberOrderOutcome> {
         let (allocation, time) = (allocation.to_owned(), self.shared_time());
+        let OrderBasis { machine_file, approval } = based_on.unwrap_or_default();
         self.run_durably(move |transaction| {
             let due = find_due(transaction, id, number, time)?;
-            let is_outdated = operator_documents::has_changed(transaction, based_on.as_ref())?;
+            let is_outdated = operator_documents::has_changed(transaction, machine_file.as_slice())?;
             let Some(mut rollout) = due.filter(|_| !is_outdated) else { return Ok(MemberOrderOutcome::NotDue) };
             let member = &mut rollout.members[number];
             let machine = member.machine.clone();
@@ -173,7 +174,8 @@ impl ServerState {
                     format!("another reinstall of the machine is ordered, with image {image}", image = open.image)
                 }
                 None => {
-                    match insert_order(transaction, (&machine, &allocation), (&member.record.image, overrides), user)? {
+                    let order = (&*member.record.image, overrides, approval);
+                    match insert_order(transaction, (&machine, &allocation), order, user)? {
                         OrderOutcome::Placed { order, .. } => {
                             member.state = MemberState::Ordered;
                             member.record.allocation = allocation;

@@ -1,7 +1,7 @@
 //! Documents in the database.
 
 use super::*;
-use crate::machine_removal_protection::RemovedMachine;
+use crate::document_protection::{GuardedChange, GuardedChangeKind};
 use crate::operator_documents::{
     BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome,
 };
@@ -13,7 +13,7 @@ fn content(text: &str) -> DocumentContent {
 fn batch(base: Option<i64>, stored: &[(&str, &str)], removed: &[&str]) -> DocumentBatch {
     let stored = stored.iter().map(|(path, text)| ((*path).to_owned(), content(text))).collect();
     let removed = removed.iter().map(|path| (*path).to_owned()).collect();
-    DocumentBatch { base, stored, removed, removed_machines: Vec::new() }
+    DocumentBatch { base, stored, removed, guarded: Vec::new() }
 }
 
 fn change(state: &ServerState, path: &str, expected: Option<&str>, new: Option<&str>) -> DocumentOutcome {
@@ -89,23 +89,26 @@ fn machine_with_new_order_is_not_removed_by_batch() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     wait(state.store_documents(batch(None, &[("machines/m.yaml", "id: m")], &[]), "ann".to_owned()));
-    let machine = RemovedMachine { id: "m".to_owned(), allocation: Some("a".to_owned()) };
+    let removed = |id: &str, allocation: Option<&str>| GuardedChange {
+        machine: id.to_owned(),
+        kind: GuardedChangeKind::RemovedMachine(allocation.map(str::to_owned)),
+    };
     let pruning = DocumentBatch {
-        removed_machines: vec![machine.clone(), RemovedMachine { id: "n".to_owned(), allocation: None }],
+        guarded: vec![removed("m", Some("a")), removed("n", None)],
         ..batch(Some(1), &[], &["machines/m.yaml"])
     };
-    assert_eq!(wait(state.list_protected_machines(pruning.removed_machines.clone())), []);
+    assert_eq!(wait(state.list_refused_changes(pruning.guarded.clone())), []);
     install(&state, "m");
     let placed = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None));
     assert!(matches!(placed, OrderOutcome::Placed { .. }));
-    let BatchOutcome::Protected(protected) = wait(state.store_documents(pruning.clone(), "bob".to_owned())) else {
+    let BatchOutcome::Refused(refused) = wait(state.store_documents(pruning.clone(), "bob".to_owned())) else {
         panic!("the machine was removed")
     };
-    assert_eq!((protected.len(), protected[0].id.as_str()), (1, "m"));
-    assert_eq!(protected[0].reason, "has an order for a reinstall");
+    assert_eq!((refused.len(), refused[0].change.machine.as_str()), (1, "m"));
+    assert_eq!(refused[0].reason, "has an order for a reinstall");
     assert_eq!(all(&state), [("machines/m.yaml".to_owned(), "id: m".to_owned())]);
     // Nothing was stored, so the revision is unchanged.
-    let other = DocumentBatch { removed_machines: Vec::new(), ..pruning };
+    let other = DocumentBatch { guarded: Vec::new(), ..pruning };
     assert_eq!(wait(state.store_documents(other, "bob".to_owned())), BatchOutcome::Stored(2));
 }
 
@@ -115,7 +118,7 @@ fn changed_program_remains_executable() {
     let state = open(&dir);
     let program = DocumentContent { text: "#!/bin/sh\n".to_owned(), executable: true };
     let stored = vec![("os/a/create".to_owned(), program)];
-    let batch = DocumentBatch { base: None, stored, removed: Vec::new(), removed_machines: Vec::new() };
+    let batch = DocumentBatch { base: None, stored, removed: Vec::new(), guarded: Vec::new() };
     wait(state.store_documents(batch, "ann".to_owned()));
     change(&state, "os/a/create", Some("#!/bin/sh\n"), Some("#!/bin/bash\n"));
     let update = state.read_documents_blocking(None).unwrap().unwrap();

@@ -20,7 +20,7 @@ const PRESENT: [(&str, &str); 3] = [("layouts/a.yaml", "a"), ("layouts/b.yaml", 
 fn application(prune: bool) -> DocumentApplication {
     let documents =
         vec![document("layouts/a.yaml", "a"), document("layouts/b.yaml", "B"), document("sizes/n.yaml", "n")];
-    DocumentApplication { documents, prune, dry_run: true }
+    DocumentApplication { documents, prune, dry_run: true, overwrite: Vec::new() }
 }
 
 fn actions(candidate: &CandidateSet) -> Vec<DocumentAction> {
