@@ -6,7 +6,7 @@ use crate::layout_builder::build_layout;
 use crate::machine_contents::MachineContents;
 use crate::planned_erasure::{DeviceFate, PlannedErasure};
 use crate::reinstall_assessment::{parse_discovered, plan_reinstall};
-use crate::{DiscoveredLayout, assess_reinstall, discover_layout};
+use crate::{DiscoveredLayout, InstalledCrypttab, assess_reinstall, discover_layout_with_keys};
 use model::device_name::KernelName;
 use model::inventory::{
     DeviceSignature, DeviceUse, DiskPartition, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume, StackedDevice,
@@ -89,8 +89,10 @@ impl ForeignMachine {
         self.inventory.stacked.iter_mut().find(|stacked| stacked.name == *name).unwrap()
     }
 
+    /// Returns the discovered layout. The crypttab of the machine is empty, and there are no key files.
     pub fn discover(&self) -> DiscoveredLayout {
-        discover_layout(&self.inventory, Some(&self.fstab), "web")
+        let crypttab = InstalledCrypttab { key_files: Some(Vec::new()), ..InstalledCrypttab::default() };
+        discover_layout_with_keys(&self.inventory, Some(&self.fstab), Some(&crypttab), "web")
     }
 
     pub fn obstacles(&self) -> Vec<String> {
