@@ -23,6 +23,10 @@ pub fn check_discovered_layout(port: u16, state: &Path, machine: &str, scenario_
     }
 }
 
+/// Parses a layout, and sorts its filesystems by their mount points: their order has no meaning, and depends on the
+/// numbers that the kernel assigns to arrays.
 fn parse_layout(text: &str) -> Result<Layout> {
-    read_yaml(text).map(|parsed| parsed.layout).map_err(|problems| format!("the layout: {problems:?}"))
+    let mut layout = read_yaml(text).map_err(|problems| format!("the layout: {problems:?}"))?.layout;
+    layout.filesystems.sort_by_key(|filesystem| (filesystem.path.clone(), filesystem.device.to_string()));
+    Ok(layout)
 }
