@@ -14,15 +14,16 @@ use linux::storage::luks;
 use linux::storage::mount::MountStack;
 use linux::storage::write_protection::WriteLocks;
 use model::allocation::{ReleasedSecrets, SecretPurpose};
+use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
 use model::install_report::{BootEntryRequest, BootInfo, DiskChanges};
 use newroot::{NewRoot, crypttab, fstab};
 use nix::sys::resource::{UsageWho, getrusage};
 use operations::{
     AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, BurnImage, CheckContainers, CheckMigrationCanceled, ExtendFstab,
-    FailureState, FindPrograms, FlushDisks, GrowFilesystem, InjectFiles, LockDisk, MountReadOnly, Operation, PlanStage,
-    PlannedOperation, ProvePreserved, ResolveImage, SeedFilesystem, SessionOp, StageName, UndoOperation, UnlockDisk,
-    VerifyDefinition, WriteCrypttab, WriteFstab, WriteK8sVolumeFiles, WriteMachineFiles, WriteMarker,
+    FailureState, FindPrograms, GrowFilesystem, InjectFiles, LockDisk, MountFilesystem, MountReadOnly, Operation,
+    PlanStage, PlannedOperation, ProvePreserved, ResolveImage, SeedFilesystem, SessionOp, StageName, UndoOperation,
+    UnlockDisk, VerifyDefinition, WriteCrypttab, WriteFstab, WriteK8sVolumeFiles, WriteMachineFiles, WriteMarker,
 };
 use plan::Plan;
 use std::sync::Arc;
@@ -31,12 +32,13 @@ use std::time::Duration;
 use transfer::machine_migration::IncomingMigration;
 
 mod device_operation_dispatch;
-mod final_stages;
 mod image_stages;
 mod migration_adaptation;
 mod migration_receiver;
 mod os_create_program;
+mod preservation_verification;
 mod raw_image;
+mod report_and_kexec;
 mod session_cleanup;
 mod system_completion;
 
@@ -75,6 +77,8 @@ pub(crate) struct PlanExecutor {
     /// Known boot parameters of a system that is booted through the firmware. Parameters that only the system's boot
     /// loader can determine are missing.
     firmware_boot: Option<BootInfo>,
+    /// Device that is mounted at `/` of the target.
+    root_device: Option<DevicePath>,
     facts: RunFacts,
     /// Operations to undo, oldest first.
     undo: Vec<UndoOperation>,
@@ -132,6 +136,7 @@ impl PlanExecutor {
             brought_seed: None,
             entries_wanted: Vec::new(),
             firmware_boot: None,
+            root_device: None,
             facts: RunFacts::default(),
             undo: Vec::new(),
         }
@@ -256,7 +261,7 @@ impl PlanExecutor {
             SessionOp::Rehearse(rehearsal) => self.run_rehearsal(rehearsal),
             SessionOp::AnnouncePointOfNoReturn(announcement) => self.announce_point_of_no_return(announcement),
             SessionOp::CheckMigrationCanceled(CheckMigrationCanceled { order }) => self.check_migration_stands(order),
-            SessionOp::Mount(filesystem) => self.mounts.mount_filesystem(filesystem),
+            SessionOp::Mount(filesystem) => self.mount_filesystem(filesystem),
             SessionOp::MountReadOnly(MountReadOnly(filesystem)) => self.mounts.mount_read_only(filesystem),
             SessionOp::BurnImage(BurnImage { name, hidden, merged, fresh, memory_bytes }) => {
                 self.write_image(name, &MountsBelow { hidden, merged, fresh }, *memory_bytes)
@@ -286,10 +291,18 @@ impl PlanExecutor {
             SessionOp::ProvePreserved(ProvePreserved(preserved)) => self.verify_preserved(preserved),
             SessionOp::WriteMarker(WriteMarker(marker)) => self.write_marker(marker),
             SessionOp::Unmount => self.unmount_target(),
-            SessionOp::FlushDisks(FlushDisks { disks }) => self.flush_disks(disks),
+            SessionOp::FlushDisks(flush) => self.flush_disks(flush),
             SessionOp::Report(closing) => self.report_success(closing),
             SessionOp::Kexec => self.start_kernel(),
         }
+    }
+
+    fn mount_filesystem(&mut self, filesystem: &MountFilesystem) -> Result<()> {
+        self.mounts.mount_filesystem(filesystem)?;
+        if filesystem.path == "/" {
+            self.root_device = Some(filesystem.device.clone());
+        }
+        Ok(())
     }
 
     fn lock_disk(&mut self, LockDisk { device, untouched }: &LockDisk) -> Result<()> {

@@ -25,7 +25,7 @@ pub(crate) mod uplink_command;
 use crate::executor::{ImageTrust, PlanExecutor};
 pub(crate) use crate::ironic::IronicNextAction;
 use crate::preflight::{
-    marker_based_reinstall, order_number_check, passphrase_prompt, preserved_container_unlock, state_from_markers,
+    order_number_check, passphrase_prompt, preserved_container_unlock, reinstall_without_order, state_from_markers,
 };
 use crate::report::ProgressReporter;
 use common::diagnostic;
@@ -230,7 +230,7 @@ impl InstallAgent {
             if preserved_container_unlock::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
         let mut inventory = add_lldp_neighbors(preflight::read_assembled_with(open).map_err(failure)?, &self.leaves);
         let adopted =
-            marker_based_reinstall::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
+            reinstall_without_order::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
         adopted.iter().for_each(|said| print_line(said));
         if !self.control.records_installations() {
             self.complete_allocation_from_disks(allocation, &inventory).map_err(failure)?;

@@ -2,7 +2,7 @@
 
 use super::failure_handling::InstallFailure;
 use super::plan_refusal::{plan_refusal_error, print_refused_plan};
-use super::{InstallAgent, marker_based_reinstall, state_from_markers};
+use super::{InstallAgent, reinstall_without_order, state_from_markers};
 use crate::executor::{ImageTrust, PlanExecutor};
 use crate::preflight;
 use common::error::Result;
@@ -124,12 +124,12 @@ impl InstallAgent {
         let owner = match allocation {
             None => PoolAllocation::Unallocated,
             Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
-                let reinstall = *reinstall || marker_based_reinstall::preserves_disks(&self.machine, of, inventory);
+                let reinstall = *reinstall || reinstall_without_order::preserves_disks(&self.machine, of, inventory);
                 PoolAllocation::Allocated { allocation: id, reinstall, installed: *succeeded }
             }
         };
         if let Some(allocation) = allocation {
-            marker_based_reinstall::refuse_data_loss(&self.machine, allocation, inventory)?;
+            reinstall_without_order::refuse_data_loss(&self.machine, allocation, inventory)?;
         }
         if let PoolAllocation::Allocated { allocation, reinstall: false, installed: false } = owner
             && !plan::is_installed(inventory, &self.machine, allocation)

@@ -2,11 +2,11 @@
 //! everything on the disks.
 
 mod disk_settling;
-pub(crate) mod marker_based_reinstall;
 mod opaque_object_refusal;
 pub(crate) mod order_number_check;
 pub(crate) mod passphrase_prompt;
 pub(crate) mod preserved_container_unlock;
+pub(crate) mod reinstall_without_order;
 pub(crate) mod state_from_markers;
 
 use common::error::{Error, Phase, Result};

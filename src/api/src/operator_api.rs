@@ -4,12 +4,12 @@
 
 pub mod machine_list;
 mod machine_summary;
+pub(crate) mod new_order_approval;
 pub mod order_descriptions;
 pub(crate) mod order_recheck;
 mod reinstall_overrides;
 pub mod reinstall_plan;
 pub mod reinstalls;
-pub(crate) mod required_approval;
 pub(crate) mod restored_machine_confirmation;
 pub mod summary_cache;
 

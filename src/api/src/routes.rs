@@ -2,10 +2,10 @@
 
 mod adoption_routes;
 mod description;
-mod document_routes;
 mod machine_detail_routes;
 mod os_routes;
 mod rollout_routes;
+mod site_document_routes;
 mod user_routes;
 mod volume_routes;
 
@@ -149,7 +149,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         layout_routes(),
         image_routes(),
         os_routes::os_routes(),
-        document_routes::document_routes(),
+        site_document_routes::document_routes(),
         size_routes(),
         machine_management_routes(),
         adoption_routes::adoption_routes(),

@@ -170,7 +170,7 @@ pub enum CliCommand {
     #[command(after_help = format!("Example:\n  drophammer export /srv/rack\n\n{EXIT_CODES}"))]
     Export(crate::server_commands::apply_and_export::ExportOptions),
     /// Move the records of a server to another database.
-    Store(crate::local_commands::store::StoreArgs),
+    Store(crate::local_commands::store_migration::StoreArgs),
     /// List and check the files of a server's directory, plan all its machines, or store its documents in the database
     /// that the servers share.
     Site(crate::local_commands::site::SiteArgs),

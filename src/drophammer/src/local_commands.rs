@@ -20,7 +20,7 @@ pub(crate) mod schema;
 pub mod site;
 mod site_files;
 pub mod site_plan;
-pub mod store;
+pub mod store_migration;
 pub(crate) mod tree;
 
 pub use check::run_check;
@@ -29,7 +29,7 @@ pub use plan::run_plan;
 pub use schema::run_schema;
 pub use site::run_site;
 pub use site_plan::run_rack;
-pub use store::run_store;
+pub use store_migration::run_store;
 pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;

@@ -27,12 +27,12 @@ mod migration;
 mod oidc_login;
 pub mod os_definitions;
 mod per_machine_requests;
-mod planned_reinstall;
 mod power;
 mod reinstall;
 mod reinstall_options;
 mod rollout_confirmation;
 pub mod rollouts;
+mod saved_plan_reinstall;
 mod server_problems;
 pub mod sizes;
 mod subcommand_options;
@@ -48,9 +48,9 @@ pub(crate) use api_client::{OperatorClient, OperatorResponse};
 pub(crate) use images::{
     ApplyImageOptions, DeleteImageOptions, ListImagesOptions, ModifyImageOptions, ShowImageOptions,
 };
-pub(crate) use planned_reinstall::fetch_reinstall_preview;
 pub(crate) use reinstall::describe_differences;
 pub(crate) use reinstall_options::ReinstallOverrideOptions;
+pub(crate) use saved_plan_reinstall::fetch_reinstall_preview;
 pub(crate) use subcommand_options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
 
 use crate::local_commands::plan::{PlanArgs, run_plan};

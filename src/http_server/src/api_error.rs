@@ -65,10 +65,18 @@ impl ApiError {
 /// Value of `Retry-After`: seconds after which a client should repeat a request to a busy server.
 const RETRY_AFTER: &str = "5";
 
+/// Value of `Retry-After` if the database is unavailable. A restart of PostgreSQL takes seconds, and agents
+/// lengthen their pauses by themselves during a longer outage.
+const RETRY_AFTER_OUTAGE: &str = "1";
+
 /// Sets `Retry-After` in the response of a busy server.
 pub fn set_retry_after(response: &mut Response) {
+    request_retry(response, RETRY_AFTER);
+}
+
+fn request_retry(response: &mut Response, seconds: &'static str) {
     if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&response.status()) {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
     }
 }
 
@@ -90,7 +98,8 @@ impl IntoResponse for ApiError {
         let message = ErrorMessage(body.message.clone());
         let mut response = (self.status, Json(body)).into_response();
         response.extensions_mut().insert(message);
-        set_retry_after(&mut response);
+        let is_outage = self.error_code == Some(ErrorCode::DatabaseUnavailable);
+        request_retry(&mut response, if is_outage { RETRY_AFTER_OUTAGE } else { RETRY_AFTER });
         response
     }
 }

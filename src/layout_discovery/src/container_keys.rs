@@ -10,9 +10,9 @@
 //! | a file on a preserved filesystem, a passphrase, or a security device | reported |
 //! | no line | reported |
 
+use crate::content_purposes::MachineContents;
 use crate::crypttab::{CrypttabLine, InstalledCrypttab, KeyOrigin, parse_crypttab};
 use crate::discovery_notes::DiscoveryNote;
-use crate::machine_contents::MachineContents;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::StackedDeviceKind;
 use model::storage_graph::{StackUnit, all_units, device_references};

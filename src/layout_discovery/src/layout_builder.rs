@@ -5,10 +5,10 @@ mod fstab_checks;
 mod partitions;
 mod volume_groups;
 
+use crate::content_purposes::MachineContents;
 use crate::discovery_notes::DiscoveryNote;
 use crate::fstab::FstabLine;
 use crate::layout_device_names::{array_path, select_disk};
-use crate::machine_contents::MachineContents;
 use crate::system_data_classification::PurposeSet;
 use model::device_name::{KernelName, LayoutPath};
 use model::inventory::{InventoryDisk, MdArray, MemberRole};

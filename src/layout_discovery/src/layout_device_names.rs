@@ -1,6 +1,6 @@
 //! Names of the machine's devices in the layout.
 
-use crate::machine_contents::MachineContents;
+use crate::content_purposes::MachineContents;
 use crate::system_data_classification::PurposeSet;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{InventoryDisk, MdArray, StackedDeviceKind, UniqueIdentifiers};

@@ -7,13 +7,12 @@
 mod adoption_marker;
 mod annotated_yaml;
 mod container_keys;
+mod content_purposes;
 mod crypttab;
-mod device_layers;
 mod discovery_notes;
 mod fstab;
 mod layout_builder;
 mod layout_device_names;
-mod machine_contents;
 mod planned_erasure;
 mod proven_system;
 mod reinstall_assessment;
@@ -21,6 +20,7 @@ mod system_data_classification;
 mod system_partition_types;
 #[cfg(test)]
 mod tests;
+mod underlying_devices;
 
 pub use adoption_marker::{AdoptedInstallation, AdoptionPlan, plan_adoption};
 pub use annotated_yaml::format_layout;
@@ -28,10 +28,10 @@ pub use crypttab::InstalledCrypttab;
 pub use discovery_notes::DiscoveryNote;
 pub use reinstall_assessment::{ReinstallAssessment, assess_reinstall};
 
+use content_purposes::MachineContents;
 use fstab::{MountTable, parse_fstab};
 use layout_builder::build_layout;
 use layout_builder::filesystems::describe_content;
-use machine_contents::MachineContents;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::Inventory;
 use model::layout::Layout;

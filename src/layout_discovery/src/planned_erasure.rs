@@ -1,7 +1,7 @@
 //! Devices that a plan erases, derived from its verdicts on disks, its operations, and the disk extents that it writes.
 //! The check does not use the layout.
 
-use crate::device_layers::{devices_below, find_volume, physical_volumes};
+use crate::underlying_devices::{devices_below, find_volume, physical_volumes};
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DiskPartition, Inventory};
 use model::layout::FilesystemFormat;

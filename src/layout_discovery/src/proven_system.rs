@@ -1,6 +1,6 @@
 //! Contents of which the mounts prove that they belong to the installed system.
 //!
-//! This module is a second check of the purposes in [`crate::machine_contents`], and does not use them: a content that
+//! This module is a second check of the purposes in [`crate::content_purposes`], and does not use them: a content that
 //! was assigned to the system by mistake must not be erased without the knowledge of the operator.
 //!
 //! | content | proof |
@@ -10,10 +10,10 @@
 //! | EFI system partition, copy of an operating system's image | its type and content, on a disk that contains the mounted system |
 //! | component of an array, group or mapping | the objects on top of it are checked |
 
-use crate::device_layers::{find_partitioned_device, volume_name};
 use crate::fstab::MountTable;
 use crate::system_data_classification::is_installation_path;
 use crate::system_partition_types::is_image_copy;
+use crate::underlying_devices::{find_partitioned_device, volume_name};
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceUse, Inventory};
 use model::storage_graph::{DeviceStack, StackUnit, all_units};

@@ -11,7 +11,7 @@ pub mod creation_trial;
 mod direct_io;
 pub mod disk_erase;
 pub mod disk_identity;
-mod ext_journal;
+mod external_ext_journal;
 pub mod filesystem_features;
 pub mod filesystem_growth;
 pub mod image_table_adaptation;

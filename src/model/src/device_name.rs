@@ -1,6 +1,6 @@
 //! Names of block devices. The three types of names have different rules, so each of them is a Rust type.
 
-pub mod by_path;
+pub mod by_path_spellings;
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;

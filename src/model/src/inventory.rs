@@ -10,11 +10,11 @@ pub mod large_inventories;
 mod limits;
 pub mod lldp;
 mod marker_limits;
-mod opaque;
 mod sanity_checks;
 mod spanning_component;
 #[cfg(test)]
 mod tests;
+mod uninspected_objects;
 mod unique_disk_identifiers;
 mod volume_group;
 
@@ -26,15 +26,15 @@ pub use firmware_variables::{
 pub use hardware::{Cpu, FirmwareType, Nic, SystemInfo};
 pub use inspection_failures::{InspectionFailure, InspectionTarget, UnassignedDevices};
 pub use marker_limits::MARKER_BYTES;
-pub use opaque::{OpaqueKind, OpaqueObject};
 pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
+pub use uninspected_objects::{OpaqueKind, OpaqueObject};
 pub use unique_disk_identifiers::{ComparableDiskIndex, UniqueIdentifiers};
 pub use volume_group::{
     FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmHiddenVolume, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup,
     SHARED_GROUP, VolumeHealth, VolumeRange, is_raid1_part,
 };
 
-use crate::device_name::by_path::is_same_by_path;
+use crate::device_name::by_path_spellings::is_same_by_path;
 use crate::device_name::{DevicePath, KernelName};
 use crate::disk_identifiers::names_placeholder;
 use crate::install_marker::InstallMarker;

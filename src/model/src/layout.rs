@@ -6,6 +6,7 @@ mod array_options;
 mod canonical;
 mod dependencies;
 mod encryption;
+mod field_name_spelling;
 mod field_reader;
 mod filesystem_limits;
 #[cfg(test)]
@@ -41,4 +42,4 @@ pub use size::RequestedSize;
 pub use types::*;
 pub use validation::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, validate_layout};
 
-use value_syntax::find_nearest;
+use field_name_spelling::find_nearest;

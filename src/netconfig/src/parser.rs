@@ -8,8 +8,8 @@ use super::field_names::{
     IGNORED_TOP_FIELDS, ROUTE, SETTINGS, SUPPORTED_TOP_FIELDS, UNSUPPORTED_DEVICE_FIELDS, UNSUPPORTED_PARAMETERS,
     UNSUPPORTED_ROUTE_FIELDS,
 };
+use super::interface_names_and_ids::{parse_id, parse_interface_name};
 use super::json_fields::{JsonField, JsonFields, NetworkReader, suggest_nearest};
-use super::names::{parse_id, parse_interface_name};
 use super::{BondConfig, Cidr, EthernetConfig, InterfaceSettings, NetworkConfig, NicSelector, StaticRoute, VlanConfig};
 use common::diagnostic::{Diagnostic, child_path};
 use serde_json::Value;

@@ -158,6 +158,13 @@ impl NewRoot {
         given.context(Phase::Target, || format!("change the owner and mode of {path} in the target"))
     }
 
+    /// Returns whether the path itself is a symlink. Symlinks in its directory are resolved within the target.
+    pub(crate) fn is_symlink(&self, path: &str) -> bool {
+        let parent = split_path(path)
+            .and_then(|(parent, name)| Ok((self.open_resolved(parent, OFlag::O_PATH | OFlag::O_DIRECTORY)?, name)));
+        parent.is_ok_and(|(parent, name)| nix::fcntl::readlinkat(&parent, name).is_ok())
+    }
+
     /// Returns whether the path exists. Symlinks are resolved within the target.
     pub fn path_exists(&self, path: &str) -> bool {
         self.open_resolved(path, OFlag::O_PATH).is_ok()

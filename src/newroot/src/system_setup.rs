@@ -22,11 +22,11 @@ mod image_arguments;
 mod initramfs;
 mod kernel_command_line;
 mod loader_context;
-mod log_sink;
 mod machine_boot_requirements;
 mod metal_os_installer;
 mod metal_os_installer_files;
 mod metal_os_installer_settings;
+mod metal_os_installer_tasks;
 mod metal_user;
 mod migrated_system;
 mod network_config;
@@ -38,7 +38,6 @@ mod stale_crypttab;
 mod testing;
 mod user_data;
 
-use crate::system_setup::log_sink::LogSink;
 pub(crate) use boot_setup::BootSetup;
 pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
 
@@ -55,6 +54,9 @@ use operations::FinishInputs;
 use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
+
+/// Callback that receives log lines.
+pub(crate) type LogSink<'a> = &'a (dyn Fn(&str) + Sync);
 
 /// Component that finishes the image: the image's installer, drophammer, or no component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -330,7 +332,7 @@ fn apply_file_settings(
     let allocation = &files.assigned.allocation;
     host_identity::reset_identity(root, &allocation.hostname, overrides)?;
     if overrides.is_metal {
-        metal_os_installer_files::perform_os_installer_tasks(root, finishing, tree, now, say)?;
+        metal_os_installer_tasks::perform_os_installer_tasks(root, finishing, tree, now, say)?;
     }
     let owners = LoginUsers::find_users(root, user_data::read_cloud_user(root).as_deref());
     if !allocation.ssh_pub_keys.is_empty() && overrides.is_task_enabled(task::SSH_KEYS) {

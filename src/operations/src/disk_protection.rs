@@ -50,8 +50,8 @@ impl PlannedOperation for DiskIdentity {
     }
 }
 
-/// Operation that makes the disk read-only at the block layer. The disk stays read-only until `UnlockDisk` or
-/// `FlushDisks` makes it writable again.
+/// Operation that makes the disk read-only at the block layer. The disk stays read-only until `UnlockDisk` or the
+/// last `FlushDisks` makes it writable again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LockDisk {
     pub device: DevicePath,
@@ -97,10 +97,14 @@ fn describe_unlock(others: &[u32]) -> String {
     }
 }
 
-/// Operation that flushes the write caches of the disks, and makes all locked disks writable again.
+/// Operation that flushes the write caches of the disks. Also makes all locked disks writable again, unless
+/// `keep_locks` is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FlushDisks {
     pub disks: Vec<DevicePath>,
+    /// True if the locked disks stay read-only, because arrays or groups on the disks are still active.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_locks: bool,
 }
 
 impl PlannedOperation for FlushDisks {

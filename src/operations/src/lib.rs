@@ -18,6 +18,7 @@ mod disk_protection;
 mod effect;
 mod etc_metal_files;
 mod extents;
+mod filesystem_growth;
 mod filesystems;
 mod firmware;
 mod fstab;
@@ -59,6 +60,7 @@ pub use disk_protection::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
 pub use etc_metal_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
 pub use extents::{ByteRange, DiskExtents, StageExtents};
+pub use filesystem_growth::GrowFilesystem;
 pub use filesystems::{MakeFilesystem, MountingKernel, TryFilesystem};
 pub use firmware::{FindBootLoader, OWN_PREFIX, RemoveVariables, VariableRemoval, WriteBootEntries};
 pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
@@ -77,7 +79,7 @@ pub use lvm::{
     ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup, ExpectedVolume, PhysicalRange, RemoveVolumes,
 };
 pub use migration::{AdaptMoved, CheckMigrationCanceled, ReceiveMigration, ReceivedDevice};
-pub use mounts::{GrowFilesystem, MountFilesystem, MountReadOnly, Unmount};
+pub use mounts::{MountFilesystem, MountReadOnly, Unmount};
 pub use operation::{DeviceOp, Operation, PlanStage, SessionOp};
 pub use operation_lines::operation_lines;
 pub use os_definition_programs::{CreateSystem, FindPrograms, VerifyDefinition};

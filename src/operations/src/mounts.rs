@@ -41,7 +41,7 @@ impl MountFilesystem {
 
     /// Returns the devices that contain the filesystem. They include the other devices of a btrfs, because the kernel
     /// opens each of these devices by a path that the kernel has recorded.
-    fn own_devices(&self) -> Vec<&DevicePath> {
+    pub(crate) fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
             FilesystemFormat::Tmpfs => Vec::new(),
             _ => std::iter::once(&self.device).chain(&self.others).collect(),
@@ -78,26 +78,6 @@ impl PlannedOperation for MountReadOnly {
 
     fn effect(&self) -> Effect<'_> {
         Effect::none().undone_by([UndoOperation::Unmount])
-    }
-}
-
-/// Operation that grows a mounted filesystem to the size of its partition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct GrowFilesystem(pub MountFilesystem);
-
-impl PlannedOperation for GrowFilesystem {
-    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        let mount = &self.0;
-        format!(
-            "{device}: grow the {format} filesystem to the size of its partition",
-            device = strip_dev(&mount.device),
-            format = mount.format
-        )
-        .into()
-    }
-
-    fn effect(&self) -> Effect<'_> {
-        Effect::opening(self.0.own_devices())
     }
 }
 

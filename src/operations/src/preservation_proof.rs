@@ -24,6 +24,9 @@ impl PlannedOperation for ProvePreserved {
 }
 
 fn describe_proof(preserved: &[PreservedObject]) -> OperationText {
+    if preserved.is_empty() {
+        return OperationText::after("the ends of the other disks are unchanged");
+    }
     let first = OperationText::after("identity unchanged:");
     first.with(preserved.iter().map(|preserved| preserved.object.to_string()).collect())
 }

@@ -72,6 +72,9 @@ stages! {
     StorageProvePreserved = "storage.prove_kept", false, false, Changed;
     TargetMarker = "target.marker", false, false, Incomplete;
     StorageUnmount = "storage.unmount", false, false, Incomplete;
+    // The system is complete and flushed to the disks. A failure to stop a device must not make it unbootable, because
+    // the marker proves that it is complete, and the devices that contain the marker may already be stopped.
+    StorageDeactivate = "storage.deactivate", false, false, Unreported;
     ReportFinal = "report.final", false, false, Unreported;
     BootKexec = "boot.kexec", false, false, Complete;
 }
@@ -88,7 +91,7 @@ pub enum FailureState {
     /// The system is incomplete, and preserved data may have changed. A further attempt would preserve the changed
     /// data.
     Changed,
-    /// The system is complete, but the control plane might not have received the report.
+    /// The system is complete, but the control plane might not have received the report of success.
     Unreported,
     /// The system is complete, and the control plane has acknowledged the report.
     Complete,
@@ -119,6 +122,11 @@ struct StageProperties {
 impl StageName {
     pub fn is_destructive(self) -> bool {
         self.properties().destructive
+    }
+
+    /// Returns whether the stage may write to disks after the point of no return.
+    pub fn may_write(self) -> bool {
+        !matches!(self, StageName::ReportFinal | StageName::BootKexec)
     }
 
     pub fn runs_concurrently(self) -> bool {

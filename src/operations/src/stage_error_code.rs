@@ -34,6 +34,7 @@ impl StageName {
             StageName::StorageProvePreserved => ErrorCode::PreservationProof,
             StageName::TargetMarker => ErrorCode::InstallMarker,
             StageName::StorageUnmount => ErrorCode::Unmount,
+            StageName::StorageDeactivate => ErrorCode::Deactivation,
             StageName::ReportFinal => ErrorCode::SuccessNotRecorded,
             StageName::BootKexec => ErrorCode::KexecBoot,
         }

@@ -9,9 +9,10 @@
 //! A disk may reorder writes between two flushes. A system with missing files must never boot after a power failure,
 //! so the disk is made unbootable before anything else is erased.
 
-use super::partition_placement::{self, MIB, SectorExtent};
+use super::partition_placement::{MIB, SectorExtent};
 use super::partly_kept_disks::{subtract_areas, table_areas};
 use super::planned_device_capacity::LVM_METADATA_BYTES;
+use super::signature_ranges::signature_ranges;
 use model::deploy_steps::EraseMode;
 use model::inventory::{DiskPartition, EraseMethod, InventoryDisk};
 use operations::{ByteRange, DiskIdentity, WipeDisk};
@@ -64,7 +65,7 @@ pub(crate) fn cleared_ranges(
         length: extent.length_bytes(disk.sector_bytes),
     });
     let areas = old.chain(new).flat_map(|area| [area, first_volume_range(area)]);
-    let zero = partition_placement::signature_ranges(areas, disk.size_bytes);
+    let zero = signature_ranges(areas, disk.size_bytes);
     (subtract_areas(first, &preserved_ranges), subtract_areas(zero, &preserved_ranges))
 }
 
@@ -95,7 +96,7 @@ fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRang
         length: extent.length_bytes(disk.sector_bytes),
     });
     let areas = std::iter::once(whole).chain(old).chain(new);
-    partition_placement::signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
+    signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
 }
 
 /// Returns the range in which the first logical volume usually starts if `area` is a physical volume: the range after

@@ -59,7 +59,8 @@ pub fn plan_injection(
     let lock =
         |disk: &&InventoryDisk| SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched: Vec::new() });
     let mount = MountFilesystem { device, path: "/".to_owned(), format, options: Vec::new(), others: Vec::new() };
-    let flush = SessionOp::FlushDisks(FlushDisks { disks: written.iter().map(|disk| disk.device.clone()).collect() });
+    let flushed = written.iter().map(|disk| disk.device.clone()).collect();
+    let flush = SessionOp::FlushDisks(FlushDisks { disks: flushed, keep_locks: false });
     let of_run = |operations: Vec<SessionOp>| operations.into_iter().map(Operation::Run).collect::<Vec<_>>();
     let identities = written.iter().map(|disk| SessionOp::IdentifyDisk(DiskIdentity::from_disk(disk)));
     let stages = [

@@ -15,7 +15,7 @@ use model::inventory::{Inventory, InventoryDisk, UniqueIdentifiers};
 use model::layout::graph::LayoutGraph;
 use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{DiskSpec, FilesystemFormat, Layout, PartitionSpec};
-use model::storage_graph::LayoutMatch;
+use model::storage_graph::{DeviceStack, LayoutMatch};
 use std::collections::BTreeSet;
 
 /// Data that a first installation would erase, and that a reinstall with the same layout would preserve.
@@ -31,13 +31,12 @@ pub struct EndangeredData {
 }
 
 /// Returns the data that a first installation would erase, and that a reinstall with the same layout would preserve.
-/// Returns `None` in the cases in which the erasure is intended: the disks have a marker of this machine, the
-/// layout does not support reinstalls, an earlier attempt was started, or the operator discards the disks.
+/// Returns `None` in the cases in which the erasure is intended: the disks of `/` have a marker of this machine,
+/// the layout does not support reinstalls, an earlier attempt was started, or the operator discards the disks.
 pub fn find_endangered_data(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<EndangeredData> {
     let claim = request.claim.as_ref().filter(|claim| is_first_install(request, claim))?;
-    let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let supports_reinstall = layout.disks.iter().any(|disk| disk.wipeonreinstall);
-    if !supports_reinstall || markers.any(|marker| claim.is_of_this_machine(marker)) {
+    if !supports_reinstall || is_root_marked(layout, inventory, claim) {
         return None;
     }
     let reinstall = reinstall_request(request, claim);
@@ -60,6 +59,18 @@ pub fn find_endangered_data(layout: &Layout, inventory: &Inventory, request: &Pl
     let disks = kept.into_iter().map(|disk| disk.device.clone()).collect();
     let refusal = trial.problems.into_iter().next().map(|problem| problem.with_default_code(ErrorCode::Plan));
     Some(EndangeredData { disks, refusal, matches_layout })
+}
+
+/// Returns whether a filesystem on the disks of `/` has a marker of this machine. A marker on another disk proves nothing:
+/// the disk may have been left over from an earlier allocation, while the disk with the newest marker was replaced.
+fn is_root_marked(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
+    let root = LayoutMatch::new(layout, inventory).root_disks();
+    let stack = DeviceStack::new(inventory);
+    inventory.filesystems.iter().any(|filesystem| {
+        let disks = stack.disks_below(&stack.kernel_name(&filesystem.device));
+        let is_ours = filesystem.marker.as_ref().is_some_and(|marker| claim.is_of_this_machine(marker));
+        is_ours && !disks.is_empty() && disks.is_subset(&root)
+    })
 }
 
 /// Returns whether one of these disks contains an object that the reinstall would preserve. The reinstall may be refused

@@ -1,5 +1,5 @@
 //! Objects whose content could not be inspected, and the conditions under which a first installation may wipe these
-//! objects. The conditions for a reinstall are in `missing_members`.
+//! objects. The conditions for a reinstall are in `missing_component_protection`.
 
 use super::InstallClaim;
 use super::planner_state::PlannerState;

@@ -82,7 +82,10 @@ fn entry_stages(inventory: &Inventory, disk: &InventoryDisk, esp: Esp, subject: 
         (StageName::BootEntries, vec![SessionOp::FindBootLoader, SessionOp::WriteBootEntries(entries)]),
         (
             StageName::StorageUnmount,
-            vec![SessionOp::Unmount, SessionOp::FlushDisks(FlushDisks { disks: vec![disk.device.clone()] })],
+            vec![
+                SessionOp::Unmount,
+                SessionOp::FlushDisks(FlushDisks { disks: vec![disk.device.clone()], keep_locks: false }),
+            ],
         ),
     ];
     let stage = |(name, operations): (StageName, Vec<SessionOp>)| PlanStage {

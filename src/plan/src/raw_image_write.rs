@@ -25,7 +25,8 @@ pub fn plan_raw_image(
     let decided = erase_plan::decide_erasure(&layout, inventory, &request, skipped);
     let whole = erase_plan::arrange_erasure(&layout, inventory, request, decided)?;
     let mut plan = whole.select_steps(&["deploy.apply_layout", "deploy.burn_image"]);
-    plan.stages.extend(whole.stages.into_iter().filter(|stage| stage.name == StageName::StorageUnmount));
+    let is_last = |name| matches!(name, StageName::StorageUnmount | StageName::StorageDeactivate);
+    plan.stages.extend(whole.stages.into_iter().filter(|stage| is_last(stage.name)));
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
         if let Operation::Run(
             SessionOp::ResolveImage(ResolveImage { onto: Some(burn), .. }) | SessionOp::BurnDisk(burn),

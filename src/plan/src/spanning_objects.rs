@@ -95,7 +95,7 @@ impl PlannerState<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems with several present devices; `missing_members` checks absent devices. Two devices with
+    /// Returns filesystems with several present devices; `missing_component_protection` checks absent devices. Two devices with
     /// the same UUID are assumed to be members of one filesystem, because a signature does not show whether one of
     /// them is a copy.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {

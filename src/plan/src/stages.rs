@@ -16,13 +16,13 @@ use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, KeySource, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::{
-    ActivationRehearsal, DeviceOp, DiskIdentity, FstabEntry, MachineFiles, MakeFilesystem, Operation, PlanStage,
-    PreservedObject, ProvePreserved, SessionOp, StageName, WriteMachineFiles, WriteMarker,
+    ActivationRehearsal, DeviceOp, DiskIdentity, FstabEntry, LockDisk, MachineFiles, MakeFilesystem, Operation,
+    PlanStage, PreservedObject, ProvePreserved, SessionOp, StageName, WriteMachineFiles, WriteMarker,
 };
 use std::collections::BTreeSet;
 use storage_operations::{
-    create_arrays, create_groups_and_volumes, devices_with_verdict, lock_operations, prove_zeros, release_operations,
-    try_arrays, unmount_operations, volume_operations,
+    create_arrays, create_groups_and_volumes, deactivate_operations, devices_with_verdict, lock_operations,
+    prove_zeros, release_operations, try_arrays, unmount_operations, volume_operations,
 };
 
 mod storage_operations;
@@ -63,7 +63,7 @@ pub(crate) fn arrange_stages(
         checking_stages(&meant, &decided, &mut system, trials, returning.build_rehearsal()),
         storage_stages(&decided, returning, cleaning.before, formats),
         system_stages(&decided, system, returning, files, cleaning.after),
-        closing_stages(&request, &decided, expected, before_marker, marker),
+        closing_stages(&request, &decided, prove_preserved(&meant, &decided, expected), before_marker, marker),
     ];
     let stages = stages.into_iter().flatten().filter(|(name, _)| step_selection::includes_stage(&request.steps, *name));
     let stages = insert_announcement(drop_empty_stages(stages), announcement);
@@ -226,16 +226,17 @@ fn system_stages(
 fn closing_stages(
     request: &PlanRequest,
     decided: &PlanDecisions,
-    expected: Vec<PreservedObject>,
+    proof: Option<Operation>,
     before_marker: Option<SessionOp>,
     marker: Option<InstallMarker>,
 ) -> Vec<StageOperations> {
     let marker = before_marker.into_iter().chain(marker.map(WriteMarker).map(SessionOp::WriteMarker));
     let report = operation_args::final_report(request, None, devices_with_verdict(decided, DiskVerdict::is_recreated));
     vec![
-        (StageName::StorageProvePreserved, prove_preserved(expected)),
+        (StageName::StorageProvePreserved, proof.into_iter().collect()),
         (StageName::TargetMarker, marker.map(Operation::Run).collect()),
         (StageName::StorageUnmount, unmount_operations(decided)),
+        (StageName::StorageDeactivate, deactivate_operations(decided)),
         (StageName::ReportFinal, vec![Operation::Run(report)]),
         (StageName::BootKexec, vec![Operation::Run(SessionOp::Kexec)]),
     ]
@@ -281,12 +282,14 @@ fn insert_announcement(mut stages: Vec<PlanStage>, announce: SessionOp) -> Vec<P
     stages
 }
 
-fn prove_preserved(expected: Vec<PreservedObject>) -> Vec<Operation> {
-    if expected.is_empty() {
-        Vec::new()
-    } else {
-        vec![Operation::Run(SessionOp::ProvePreserved(ProvePreserved(expected)))]
-    }
+/// Returns the operation that compares preserved objects and guarded ranges with their state before the installation.
+/// Returns `None` if the plan preserves no object and guards no range.
+fn prove_preserved(meant: &LayoutMatch, decided: &PlanDecisions, expected: Vec<PreservedObject>) -> Option<Operation> {
+    let guards_ranges = lock_operations(meant, decided).iter().any(|operation| {
+        matches!(operation, Operation::Run(SessionOp::LockDisk(LockDisk { untouched, .. })) if !untouched.is_empty())
+    });
+    let is_required = guards_ranges || !expected.is_empty();
+    is_required.then(|| Operation::Run(SessionOp::ProvePreserved(ProvePreserved(expected))))
 }
 
 /// Sorts the filesystems so that parents precede children, regardless of their order in the layout. Filesystems without

@@ -36,7 +36,10 @@ fn step_of(stage: StageName) -> Option<&'static str> {
         StageName::TargetFiles => Some("deploy.write_files"),
         StageName::TargetInstaller | StageName::TargetFstab => Some("deploy.run_installer"),
         StageName::BootEntries | StageName::BootLoad => Some("deploy.prepare_boot"),
-        StageName::StorageProvePreserved | StageName::TargetMarker | StageName::StorageUnmount => Some("deploy.finish"),
+        StageName::StorageProvePreserved
+        | StageName::TargetMarker
+        | StageName::StorageUnmount
+        | StageName::StorageDeactivate => Some("deploy.finish"),
         StageName::ReportFinal | StageName::BootKexec => None,
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageEx
         if index >= plan.point_of_no_return {
             ground.open_preserved(stage, &mut open);
         }
-        let disks = if stage.name.failure_state().is_complete() { Vec::new() } else { ground.disk_extents(&open) };
+        let disks = if stage.name.may_write() { ground.disk_extents(&open) } else { Vec::new() };
         match extents.last_mut().filter(|last| last.disks == disks) {
             Some(last) => last.stages.push(stage.name),
             None => extents.push(StageExtents { stages: vec![stage.name], disks }),

@@ -1,10 +1,10 @@
 //! Steps of an allocation: the default steps, merged with the deploy templates that the requested traits name.
 //! Conflicts between templates are reported before the machine boots.
 
-mod enabled_templates;
+mod enabled_template_checks;
 mod out_of_band_templates;
 
-pub use enabled_templates::check_enabled_templates;
+pub use enabled_template_checks::check_enabled_templates;
 pub use out_of_band_templates::{OutOfBandTemplate, find_out_of_band_templates};
 
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
@@ -113,7 +113,7 @@ impl MachineArrays {
     pub fn find(machine: &MachineSpec, known: &SiteObjects) -> Option<MachineArrays> {
         let requested =
             machine.allocation.as_ref().and_then(|allocation| find_requested_arrays(machine, allocation, known));
-        let enabled = enabled_templates::find_enabled_arrays(machine, known);
+        let enabled = enabled_template_checks::find_enabled_arrays(machine, known);
         (requested.is_some() || !enabled.is_empty()).then_some(MachineArrays { requested, enabled })
     }
 
@@ -122,7 +122,7 @@ impl MachineArrays {
     pub fn add_results(&self, inventory: &Inventory, install_state: InstallState) -> InstallState {
         let generated = self.requested.as_ref().map(|arrays| arrays.generate_layout(inventory));
         let unsupported = self.enabled.iter().filter_map(|arrays| arrays.generate_layout(inventory).err());
-        let unsupported = unsupported.map(|why| enabled_templates::add_reason(&why)).collect();
+        let unsupported = unsupported.map(|why| enabled_template_checks::add_reason(&why)).collect();
         InstallState { generated, unsupported, ..install_state }
     }
 }

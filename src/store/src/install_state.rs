@@ -8,7 +8,7 @@ use super::json_columns::{parse_column, to_json_column};
 use super::plan_approval::Approval;
 use super::reinstall_order_records::{ReinstallOrder, ReinstallOutcome, read_order};
 use super::{
-    ServerState, TokenHash, boot_prohibitions, database_epoch, lost_records, now, restore_confirmation,
+    ServerState, TokenHash, database_epoch, disk_boot_prohibitions, lost_records, now, restore_confirmation,
     unknown_machines,
 };
 use crate::sql::{self, Connection, OptionalExtension, params};
@@ -313,7 +313,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
             connection.prepare_cached(OTHER_MACHINE_QUERY)?.query_row(key, |row| row.get(0)).optional()?;
     }
     install_state.unremembered = lost_records::may_have_lost_record(connection, machine)?;
-    install_state.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
+    install_state.barred = disk_boot_prohibitions::is_barred(connection, machine, allocation)?;
     install_state.unconfirmed = restore_confirmation::needs_confirmation(connection, machine)?;
     let former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     install_state.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;

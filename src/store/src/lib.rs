@@ -23,7 +23,7 @@
 //!   still run the system of a previous tenant. `install_attempt` contains the records of attempts, `attempt_failure`
 //!   contains the reasons why attempts have failed, and `installed_allocation` contains the fields with which an
 //!   allocation was installed. `reinstall_order_records` stores orders for reinstalls. `machine_migration` defines the
-//!   states of a migration, and `migration_records` stores migrations. `boot_prohibitions` stores the allocations that
+//!   states of a migration, and `migration_records` stores migrations. `disk_boot_prohibitions` stores the allocations that
 //!   a machine must no longer boot after a migration. `plan_approval` defines the files with approved plans.
 //!   `restore_confirmation` withholds installations and migrations after a restore until the records are confirmed, and
 //!   `install_state` combines all records of an allocation. `operator_documents` stores the operator's files of servers
@@ -48,17 +48,18 @@ mod audit_retention;
 mod audit_transactions;
 pub mod backup;
 pub mod boot_activity;
-mod boot_prohibitions;
 mod boot_registration;
 mod boot_target;
 pub mod boot_token;
 mod change_listener;
+pub mod changed_record_tracking;
 mod console_log;
 pub(crate) mod database_epoch;
 pub mod database_file;
 mod database_handle;
 pub mod database_id;
 mod database_loss_stop;
+mod disk_boot_prohibitions;
 pub mod document_protection;
 mod event_history;
 mod fair_queue;
@@ -93,7 +94,6 @@ mod postgres_backup;
 mod postgres_database;
 mod read_connection;
 pub mod record_retention;
-pub mod record_versions;
 pub mod registered_boots;
 mod reinstall_order_records;
 mod reinstall_orders;

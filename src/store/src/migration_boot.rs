@@ -1,8 +1,8 @@
 //! Boot targets of machines that take part in a migration.
 
 use super::ServerState;
-use super::boot_prohibitions::{ALL_BARRED_QUERY, is_barred};
 use super::boot_target::{BootTarget, FileAllocation};
+use super::disk_boot_prohibitions::{ALL_BARRED_QUERY, is_barred};
 use super::machine_migration::MigrationBoot;
 use super::migration_records::find_live;
 use crate::sql::{self, Connection, params};

@@ -5,7 +5,7 @@
 
 pub mod install_reports;
 
-use super::boot_prohibitions::{bar_allocations, remove_prohibition};
+use super::disk_boot_prohibitions::{bar_allocations, remove_prohibition};
 use super::install_attempt::AttemptStart;
 use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};

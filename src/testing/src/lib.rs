@@ -1,8 +1,8 @@
 //! Test doubles, fuzzing, and access to documentation and sources, for the tests of the other crates.
 
-pub mod byte_comparison;
 pub mod docs;
 pub mod executables;
+pub mod filled_byte_check;
 pub mod fuzz_driver;
 pub mod http;
 pub mod images;

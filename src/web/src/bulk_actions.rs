@@ -3,9 +3,9 @@
 
 use super::allocation_differences::AllocationChanges;
 use super::bulk_pages::{BulkResults, show_review};
-use super::machine_actions::POWER_ACTIONS;
 use super::page_frame::{self, named_words};
 use super::plan_preview::PlanPreview;
+use super::power_lock_and_free_page::POWER_ACTIONS;
 use super::reinstall::{ReinstallPreview, preview_digest, preview_reinstall};
 use super::session::LoggedIn;
 use super::submitted_forms::{ChangeForm, SubmittedForm};

@@ -10,7 +10,7 @@
 //!   page of one machine, with `machine_hardware`, the drawings of `disk_drawings` and `installed_disks`, the last
 //!   `install_report`, the `machine_events`, the plan from `plan_preview`, and the timeline from `machine_timeline`.
 //!   `discovered_layout` returns the layout of a machine that another installer has installed.
-//! * Changes of a machine: `machine_actions` switches machines on and off, locks and frees them, `machine_file_editor`
+//! * Changes of a machine: `power_lock_and_free_page` switches machines on and off, locks and frees them, `machine_file_editor`
 //!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_text_check`
 //!   checks edited files, and `machine_name_confirmation` renders the field for the name of the machine. `reinstall`
 //!   orders reinstalls. `bulk_actions` carries out actions on several machines, and `bulk_pages` renders its pages.
@@ -33,19 +33,19 @@ mod installed_disks;
 mod layout_image_and_order_pages;
 mod live_update_stream;
 mod machine;
-mod machine_actions;
+mod machine_console_log;
 mod machine_events;
 mod machine_file_editor;
 mod machine_hardware;
 mod machine_list;
 mod machine_list_query;
-mod machine_log;
 mod machine_name_confirmation;
 mod machine_text_check;
 mod machine_timeline;
 mod oidc_login;
 mod page_frame;
 mod plan_preview;
+mod power_lock_and_free_page;
 mod rack_drawing;
 mod rack_plan;
 mod rack_plan_computation;
@@ -82,16 +82,16 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/bulk/review", post(bulk_actions::post_review))
         .route("/bulk/confirm", post(bulk_actions::post_confirm))
         .route("/machines/{id}", get(machine::get_machine))
-        .route("/machines/{id}/actions", get(machine_actions::get_actions))
-        .route("/machines/{id}/power", post(machine_actions::post_power))
-        .route("/machines/{id}/lock", post(machine_actions::post_lock))
-        .route("/machines/{id}/free", post(machine_actions::post_free))
+        .route("/machines/{id}/actions", get(power_lock_and_free_page::get_actions))
+        .route("/machines/{id}/power", post(power_lock_and_free_page::post_power))
+        .route("/machines/{id}/lock", post(power_lock_and_free_page::post_lock))
+        .route("/machines/{id}/free", post(power_lock_and_free_page::post_free))
         .route("/machines/{id}/file", get(machine_file_editor::get_file).post(machine_file_editor::post_file))
         .route("/machines/{id}/allocate", get(allocate::get_allocate).post(allocate::post_allocate))
         .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
         .route("/machines/{id}/layout.svg", get(installed_disks::get_installed_diagram))
         .route("/machines/{id}/layout.yaml", get(discovered_layout::get_discovered_layout))
-        .route("/machines/{id}/log", get(machine_log::show_log))
+        .route("/machines/{id}/log", get(machine_console_log::show_log))
         .route("/machines/{id}/row", get(machine_list::get_row))
         .route("/machines/{id}/reinstall", get(reinstall::get_reinstall).post(reinstall::post_reinstall))
         .route("/machines/{id}/cancel", post(reinstall::post_cancel))

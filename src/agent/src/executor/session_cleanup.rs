@@ -2,7 +2,7 @@
 //! failure, a partial installation is not bootable, and nothing stays mounted, locked or running.
 
 use super::PlanExecutor;
-use common::error::Result;
+use common::error::{Error, Result};
 use linux::storage::disk_identity::HeldDisks;
 use linux::storage::{luks, lvm, mdadm, range_clearing, signature_wipe};
 use model::device_name::DevicePath;
@@ -25,6 +25,32 @@ pub(super) fn mark_wipes_complete(log: &mut Vec<UndoOperation>) {
     }
 }
 
+/// Moves the undo operation that erases the root filesystem, so that it is executed before the other devices are made
+/// unbootable. The marker is then removed first: while the marker exists, the control plane considers the system
+/// complete.
+pub(super) fn erase_root_first(log: &mut Vec<UndoOperation>, erase: &UndoOperation) {
+    let Some(place) = log.iter().rposition(|undo| undo == erase) else { return };
+    let erase = log.remove(place);
+    let last = log.iter().rposition(makes_unbootable).map_or(place, |last| last + 1);
+    log.insert(last.max(place), erase);
+}
+
+fn makes_unbootable(undo: &UndoOperation) -> bool {
+    match undo {
+        UndoOperation::WipeUnfinishedDisk(_)
+        | UndoOperation::WipeDeviceEnds(_)
+        | UndoOperation::WipeBootCode(_)
+        | UndoOperation::Clearing(_) => true,
+        UndoOperation::StopArray(_)
+        | UndoOperation::DeactivateGroup(_)
+        | UndoOperation::CloseContainer(_)
+        | UndoOperation::Unlock
+        | UndoOperation::Unmount
+        | UndoOperation::EndProcesses
+        | UndoOperation::UnloadKernel => false,
+    }
+}
+
 /// Returns whether the executed `operation` has the same effect as `undo`, which is then no longer needed.
 pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
     match (undo, operation) {
@@ -42,12 +68,29 @@ impl PlanExecutor {
     pub(crate) fn leave_session(&mut self, leaves: FailureState) {
         // Stops the download of the image, because its target is about to be unmounted.
         self.image = None;
+        let erases_root = self.root_device.take().map(UndoOperation::WipeDeviceEnds);
+        if let Some(erase) = &erases_root {
+            erase_root_first(&mut self.undo, erase);
+        }
         while let Some(undo) = self.undo.pop() {
-            if let Err(error) = self.undo_operation(&undo, leaves) {
-                self.print_line(&format!("clean up: {error}"));
+            match self.undo_operation(&undo, leaves) {
+                Ok(()) if leaves.is_incomplete() && Some(&undo) == erases_root.as_ref() => self.facts.marker = None,
+                Ok(()) => {}
+                Err(error) if makes_unbootable(&undo) => self.keep_marked_system(&error),
+                Err(error) => self.print_line(&format!("clean up: {error}")),
             }
         }
         self.held = HeldDisks::default();
+    }
+
+    /// Handles a device that cannot be made unbootable. If the device may contain the marker, the other devices are not
+    /// erased: the next attempt would find the marker, and would report a system as installed that cannot boot.
+    pub(super) fn keep_marked_system(&mut self, error: &Error) {
+        self.print_line(&error.to_string());
+        if self.facts.marker.is_some() {
+            self.print_line("the other disks are not erased, because the install marker may still be on the disks");
+            self.undo.retain(|undo| !makes_unbootable(undo));
+        }
     }
 
     fn undo_operation(&mut self, undo: &UndoOperation, leaves: FailureState) -> Result<()> {
@@ -85,18 +128,21 @@ impl PlanExecutor {
     /// Makes a device on one of the plan's disks unbootable if the system is incomplete. Afterwards, the firmware does
     /// not find a boot loader on the device, and a boot loader on another device does not find a filesystem on this
     /// device.
+    ///
+    /// # Errors
+    /// Fails if the device is not on a disk of the plan, or cannot be written.
     fn make_unbootable(
         &self,
         device: &DevicePath,
         leaves: FailureState,
         wipe: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        if leaves.is_incomplete() {
-            match self.held.verify_underlying_disks(device).and_then(|()| wipe()) {
-                Ok(()) => self.print_line(&format!("{device}: wiped, so that the partial installation cannot boot")),
-                Err(error) => self.print_line(&format!("{device} MAY STILL BE BOOTABLE: {error}")),
-            }
+        if !leaves.is_incomplete() {
+            return Ok(());
         }
+        let wiped = self.held.verify_underlying_disks(device).and_then(|()| wipe());
+        wiped.map_err(|error| Error::with_source(error.phase, format!("{device} MAY STILL BE BOOTABLE"), error))?;
+        self.print_line(&format!("{device}: wiped, so that the partial installation cannot boot"));
         Ok(())
     }
 }

@@ -180,6 +180,8 @@ impl PlanExecutor {
                 recorded.path.clone_from(&done.path);
             }
         }
+        // Set before the marker is written, because a failed write may nevertheless have reached the disk.
+        self.facts.marker = Some(marker.clone());
         self.facts.marker =
             Some(newroot::marker_file::write_marker(&self.open_root()?, &marker, OffsetDateTime::now_utc())?);
         self.mounts.write_back()

@@ -16,7 +16,7 @@ use operations::{
     ActivationRehearsal, AddedPartition, AnnouncePointOfNoReturn, AssembleArray, BurnDisk, ByteRange, DeviceOp,
     DiskIdentity, ExpectedFilesystem, FinalReport, FinishInputs, FlushDisks, FstabEntry, LockDisk, MachineFiles,
     MakeFilesystem, MountFilesystem, ObjectLocator, PlanAssignment, PreservedObject, ProvePreserved, ResolveImage,
-    RestoreOp, StageExtents, WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
+    RestoreOp, StageExtents, StopArray, WipeDisk, WriteFstab, WriteMachineFiles, WriteMarker,
 };
 use plan::{InstallMode, PlanRequest, PlanSubject};
 use std::collections::BTreeMap;
@@ -165,7 +165,7 @@ fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
         StageName::StorageUnmount,
         vec![
             Operation::Run(SessionOp::Unmount),
-            Operation::Run(SessionOp::FlushDisks(FlushDisks { disks: vec![disk.path().clone()] })),
+            Operation::Run(SessionOp::FlushDisks(FlushDisks { disks: vec![disk.path().clone()], keep_locks: false })),
         ],
     ));
     let whole = plan(stages);
@@ -186,6 +186,26 @@ fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
     mounts.unmount_all().unwrap();
     let timed: Vec<String> = bench.reporter.stage_times().into_iter().map(|timing| timing.stage).collect();
     assert_eq!(timed, whole.stages.iter().map(|stage| stage.name.to_string()).collect::<Vec<_>>());
+
+    // After the marker is written, a disk that cannot be flushed makes the system incomplete, and its marker is erased. An
+    // array that cannot be stopped leaves the system complete, because the marker proves that it is complete.
+    let marker = WriteMarker(InstallMarker { machine: "m-1".into(), ..InstallMarker::default() });
+    let flush = |device: &DevicePath| {
+        Operation::Run(SessionOp::FlushDisks(FlushDisks { disks: vec![device.clone()], keep_locks: true }))
+    };
+    let stop = Operation::Device(DeviceOp::StopArray(StopArray { device: "/dev/md/absent".into() }));
+    for (flushed, failed, left) in [
+        (&DevicePath::from("/dev/absent"), StageName::StorageUnmount, ""),
+        (disk.path(), StageName::StorageDeactivate, "ext4"),
+    ] {
+        let mut stages = prepare(&disk, &preserved);
+        stages.push((StageName::TargetMarker, vec![Operation::Run(SessionOp::WriteMarker(marker.clone()))]));
+        stages.push((StageName::StorageUnmount, vec![Operation::Run(SessionOp::Unmount), flush(flushed)]));
+        stages.push((StageName::StorageDeactivate, vec![stop.clone()]));
+        let failure = bench.run(&plan(stages)).unwrap_err();
+        assert_eq!((failure.stage, signature(&disk.partition(2)).as_str()), (failed, left), "{}", failure.error);
+        signature_wipe::wipe_ends(preserved.path()).unwrap();
+    }
 
     // The target does not contain an image, so there is no installer.
     let by_the_image = FinishInputs { way: FinisherChoice::Image, ..FinishInputs::default() };

@@ -3,12 +3,12 @@
 //! The machines are simulated. The tests with virtual machines are in `scripts/ironic.d`.
 
 mod deploy_scenarios;
+mod inspection_raid_and_rescue_scenarios;
 mod ironic_process;
-mod raid_and_rescue_scenarios;
 
 use deploy_scenarios::*;
+use inspection_raid_and_rescue_scenarios::*;
 use ironic_process::Ironic;
-use raid_and_rescue_scenarios::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 

@@ -8,7 +8,7 @@ mod test_certificates;
 use super::*;
 use control::metal_stack::efi_variable_record::FirmwareRecord;
 use control::metal_stack::pixie_config;
-use control::metal_stack::v1::reinstall_note::ReinstallNoteStore;
+use control::metal_stack::v1::reinstall_attempt_record::ReinstallNoteStore;
 use control::metal_stack::v1::{MetalApiV1, V1Timeouts};
 use control::retry::RetryPolicy;
 use model::install_report::{FailureSummary, InstallOutcome, InstallResult};

@@ -1,9 +1,9 @@
 //! Creation and cancellation of reinstall orders, with the checks that precede them.
 
+use super::new_order_approval::find_required_approval;
 use super::order_descriptions::describe_placed_order;
 use super::order_recheck::recheck_machine_file;
 use super::reinstall_overrides::read_overrides;
-use super::required_approval::find_required_approval;
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
 use crate::full_install_state;
 use crate::{AppState, metrics, out_of_band};

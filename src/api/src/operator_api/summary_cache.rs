@@ -2,7 +2,7 @@
 //! should wait for a list, although almost all records are the same as for the previous list.
 //!
 //! A cached summary is valid if the machine file is unchanged, and the versions in the database
-//! (`store::record_versions`) show that the machine's records are unchanged. The last contact of the machine is not
+//! (`store::changed_record_tracking`) show that the machine's records are unchanged. The last contact of the machine is not
 //! cached, but read for each list. The caller must request only summaries of machines that the user may access.
 //! Summaries of machines in a migration are not cached, since they depend on the user.
 

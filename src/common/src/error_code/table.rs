@@ -103,6 +103,7 @@ error_codes! {
     317 BlankDeviceHasData "A device that was considered blank contains data";
     318 Passphrase "No valid passphrase was typed";
     319 EncryptionRequirements "Encryption is not possible";
+    320 Deactivation "The new system is complete, but an array or volume group cannot be stopped";
 
     400 Image "An image cannot be processed";
     401 ImageUnavailable "The image is not available";

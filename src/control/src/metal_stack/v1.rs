@@ -1,13 +1,13 @@
 //! Client of metal-stack's API v1: gRPC with a certificate that all machines share, and signed REST requests.
 //!
-//! metal-stack supports reinstalls, but does not count their attempts, so the machine counts them ([`reinstall_note`]).
+//! metal-stack supports reinstalls, but does not count their attempts, so the machine counts them ([`reinstall_attempt_record`]).
 
 mod bmc_record_query;
 mod grpc;
 mod messages;
 mod protobuf_encoding;
+pub mod reinstall_attempt_record;
 mod reinstall_attempts;
-pub mod reinstall_note;
 mod rest;
 #[cfg(test)]
 mod tests;
@@ -26,8 +26,8 @@ use model::allocation::AssignedMachine;
 use model::install_marker::AttemptRecord;
 use model::install_report::{EventName, InstallOutcome, InstallResult};
 use operations::StageName;
-pub(super) use reinstall_note::ReinstallNoteStore;
-use reinstall_note::{ATTEMPTS, ReinstallNote};
+pub(super) use reinstall_attempt_record::ReinstallNoteStore;
+use reinstall_attempt_record::{ATTEMPTS, ReinstallNote};
 use rest::RestClient;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

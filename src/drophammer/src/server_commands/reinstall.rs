@@ -3,8 +3,8 @@
 use super::reinstall_options::ReinstallOrderOptions;
 use super::rollout_confirmation::OrderedMachines;
 use super::{
-    OperatorClient, OperatorResponse, boot_digest, find_machine, planned_reinstall, power, print_json, print_refusal,
-    rollouts,
+    OperatorClient, OperatorResponse, boot_digest, find_machine, power, print_json, print_refusal, rollouts,
+    saved_plan_reinstall,
 };
 use ::api::operator_api::MachineSummary;
 use ::api::operator_api::order_descriptions::describe_replaced_order;
@@ -105,7 +105,7 @@ fn find_order<'a>(
         Err(why) => return Ok(Err(why)),
     };
     if let Some(file) = reinstall_order_options.plans.first() {
-        return planned_reinstall::read_planned_order(server, all, named, file);
+        return saved_plan_reinstall::read_planned_order(server, all, named, file);
     }
     let Some(machine) = named else { return Ok(Err("the machine is missing: specify its id or its name".to_owned())) };
     if reinstall_order_options.image.is_some() && machine.allocation.is_none() && !machine.new {

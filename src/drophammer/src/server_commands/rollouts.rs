@@ -5,7 +5,7 @@ use super::reinstall_options::{ReinstallOrderOptions, RolloutLimitOptions};
 use super::rollout_confirmation::OrderedMachines;
 use super::subcommand_options::ServerOptions;
 use super::watched_output::{WatchOptions, watch_responses};
-use super::{OperatorClient, OperatorResponse, find_machine, planned_reinstall, print_refusal};
+use super::{OperatorClient, OperatorResponse, find_machine, print_refusal, saved_plan_reinstall};
 use crate::object_list::{
     ListColumn, ListOptions, ObjectList, RecordOptions, ShowFormat, format_for_terminal, format_value, print_list,
     print_value, select_objects,
@@ -184,7 +184,7 @@ fn collect_members(
     if !reinstall_order_options.plans.is_empty() {
         let mut members = Vec::new();
         for file in &reinstall_order_options.plans {
-            match planned_reinstall::read_planned_order(server, all, None, file)? {
+            match saved_plan_reinstall::read_planned_order(server, all, None, file)? {
                 Ok((_, order)) => members.extend(order),
                 Err(why) => return Ok(Err(why)),
             }

@@ -1,9 +1,9 @@
 //! Filesystems and swap areas of the layout.
 
 use super::LayoutBuilder;
+use crate::content_purposes::MachineContent;
 use crate::fstab::{FstabLine, is_subvolume_option};
 use crate::layout_device_names::NamedDevice;
-use crate::machine_contents::MachineContent;
 use crate::system_data_classification::is_mixed_path;
 use crate::system_partition_types::name_system_type;
 use model::inventory::DeviceUse;

@@ -1,8 +1,8 @@
 //! Lines of fstab that contradict the content of their device, or the mounts of the running system.
 
 use super::LayoutBuilder;
+use crate::content_purposes::MachineContent;
 use crate::fstab::FstabLine;
-use crate::machine_contents::MachineContent;
 use model::inventory::{DeviceSignature, DeviceUse};
 use model::storage_graph::all_units;
 

@@ -1,8 +1,8 @@
 //! Volume groups and logical volumes of the layout.
 
 use super::LayoutBuilder;
-use crate::device_layers::{find_layers, physical_volumes};
 use crate::layout_device_names::is_supported_volume;
+use crate::underlying_devices::{find_layers, physical_volumes};
 use model::device_name::KernelName;
 use model::inventory::{LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
 use model::layout::{EncryptionSpec, GroupPreservation, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};

@@ -1,9 +1,9 @@
 //! Machine of another installer, to which a test adds contents, and checks of its discovered layout.
 
 use super::recorded_installations::{folder, read};
+use crate::content_purposes::MachineContents;
 use crate::fstab::{MountTable, parse_fstab};
 use crate::layout_builder::build_layout;
-use crate::machine_contents::MachineContents;
 use crate::planned_erasure::{DeviceFate, PlannedErasure};
 use crate::reinstall_assessment::{parse_discovered, plan_reinstall};
 use crate::{DiscoveredLayout, InstalledCrypttab, assess_reinstall, discover_layout_with_keys};

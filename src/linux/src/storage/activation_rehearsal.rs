@@ -3,7 +3,7 @@
 
 use super::mount::MountStack;
 use super::overlay::{self, OverlayUsage};
-use super::{btrfs_scan, ext_journal, luks, lvm, mdadm, teardown};
+use super::{btrfs_scan, external_ext_journal, luks, lvm, mdadm, teardown};
 use crate::kernel_log::{EXCERPT_PREFIX, KernelLog};
 use common::error::{Context, Error, Phase, Result};
 use model::device_name::DevicePath;
@@ -160,7 +160,7 @@ impl RehearsalStage {
         let is_named = options.iter().any(|option| option.contains("journal_path="));
         if matches!(format, FilesystemFormat::Ext3 | FilesystemFormat::Ext4)
             && !is_named
-            && ext_journal::has_external_journal(device)?
+            && external_ext_journal::has_external_journal(device)?
         {
             let why = "the filesystem has an external journal, but the mount options do not specify it: add journal_path=DEVICE";
             return Err(Error::new(Phase::Storage, format!("{} {why}", what())));

@@ -2,7 +2,7 @@
 
 use super::InventoryDisk;
 use crate::device_name::KernelName;
-use crate::device_name::by_path::is_same_by_path;
+use crate::device_name::by_path_spellings::is_same_by_path;
 use crate::disk_identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,8 @@
 //! Field-by-field reader of a document: resolves alternative field names, checks types, and collects all problems.
 
+use super::field_name_spelling::{find_nearest, normalize_name};
 use super::spelling_edits::{EditReplacement, SpellingEdit};
-use super::value_syntax::{
-    convert_to_mib, find_nearest, is_number_or_boolean, normalize_name, parse_integer, quote_words,
-};
+use super::value_syntax::{convert_to_mib, is_number_or_boolean, parse_integer, quote_words};
 use super::yaml_document::{DocumentEntry, DocumentNode, NodeValue, SourceLocation, located_problem};
 use common::diagnostic::{Diagnostic, child_path};
 use std::collections::HashMap;

@@ -7,10 +7,11 @@ mod disks;
 mod filesystems;
 mod raid_lvm;
 
+use super::field_name_spelling::normalize_name;
 use super::field_reader::{FieldNames, LayoutFields, LayoutReader, SourceMap};
 use super::spelling_edits::{self, EditReplacement, SpellingEdit};
 use super::validation::validate_except;
-use super::value_syntax::{normalize_name, quote_words};
+use super::value_syntax::quote_words;
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
 use super::{Layout, LayoutConstraints, image_version_constraints};
 use common::diagnostic::{Diagnostic, child_path};

@@ -1,4 +1,4 @@
-//! Text helpers for documents: numbers, sizes with units, naming styles, and suggestions for misspelt names.
+//! Syntax of values in documents: integers, numbers, booleans, and sizes with units.
 
 use std::str::FromStr;
 
@@ -38,29 +38,6 @@ pub(super) fn convert_to_mib(text: &str) -> Option<u64> {
     let power = b"KMGT".iter().position(|known| *known == letter)? as u32 + 1;
     let bytes = number.checked_mul(if is_decimal { 1000u64 } else { 1024 }.checked_pow(power)?)?;
     Some(bytes >> 20).filter(|mib| *mib > 0)
-}
-
-/// Returns a name in lower case without separators. Names in different naming styles, such as `mount_options` and
-/// `mountOptions`, are then equal.
-pub(super) fn normalize_name(name: &str) -> String {
-    name.replace(['_', '-', ' '], "").to_lowercase()
-}
-
-/// Returns the name that a misspelt name most likely means; `None` if no known spelling is similar. `known` contains
-/// pairs of a known spelling and the name that this spelling means.
-pub(super) fn find_nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
-    let name = normalize_name(name);
-    if name.len() > 40 {
-        return None;
-    }
-    known
-        .into_iter()
-        .map(|(spelling, meaning)| {
-            (strsim::damerau_levenshtein(&name, &normalize_name(spelling)), spelling.len(), meaning)
-        })
-        .filter(|(distance, length, _)| *distance <= (length / 3).clamp(1, 3))
-        .min_by_key(|(distance, ..)| *distance)
-        .map(|(.., meaning)| meaning)
 }
 
 #[cfg(test)]
@@ -108,32 +85,6 @@ mod tests {
             ("99999999999999999T", None),
         ] {
             assert_eq!(convert_to_mib(text), mib, "{text}");
-        }
-    }
-
-    #[test]
-    fn misspelt_name_suggests_the_nearest_one() {
-        let known = [
-            ("createoptions", "createoptions"),
-            ("options", "createoptions"),
-            ("device", "device"),
-            ("path", "path"),
-            ("wwn_with_extension", "wwn"),
-        ];
-        for (name, meant) in [
-            ("create_options", Some("createoptions")),
-            ("createOptions", Some("createoptions")),
-            ("optoins", Some("createoptions")),
-            ("devcie", Some("device")),
-            ("Path", Some("path")),
-            ("pat", Some("path")),
-            ("bath", Some("path")),
-            ("wwn-with-extension", Some("wwn")),
-            ("mountpoint", None),
-            ("", None),
-            ("é", None),
-        ] {
-            assert_eq!(find_nearest(name, known), meant, "{name}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{DeviceStack, StackUnit};
 use crate::device_name::DevicePath;
-use crate::device_name::by_path::list_by_path_spellings;
+use crate::device_name::by_path_spellings::list_by_path_spellings;
 use crate::inventory::format_array_uuid;
 
 /// Tags of fstab, each with the directory of the corresponding udev links.

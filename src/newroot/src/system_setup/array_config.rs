@@ -1,7 +1,7 @@
 //! Configuration of mdadm and LVM in the target. Entries for arrays and devices of the machine on which the image was
 //! built are removed.
 
-use super::log_sink::LogSink;
+use super::LogSink;
 use super::machine_boot_requirements::{BootArray, BootRequirements};
 use crate::NewRoot;
 use common::error::{Context, Phase, Result};

@@ -4,7 +4,7 @@ use super::esp_files::{self, EspFile};
 use super::machine_boot_requirements::BootEsp;
 use super::user_data::SEED;
 use crate::NewRoot;
-use crate::system_setup::log_sink::LogSink;
+use crate::system_setup::LogSink;
 use common::error::Result;
 use operations::SeedFilesystem;
 

@@ -1,7 +1,7 @@
 //! Check that the image's kernel can mount the filesystems of the layout, and that the image's e2fsck can check them.
 
+use super::LogSink;
 use super::boot_kernel::MODULES;
-use super::log_sink::LogSink;
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
 use linux::probe::proc_mounts::{self, MountEntry};

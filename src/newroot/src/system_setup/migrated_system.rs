@@ -13,7 +13,7 @@ use super::metal_os_installer_settings::OsInstallerSettings;
 use super::{FinishingComponent, array_config, initramfs, kernel_command_line, machine_boot_requirements, selinux};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
-use crate::system_setup::log_sink::LogSink;
+use crate::system_setup::LogSink;
 use common::error::Result;
 use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;

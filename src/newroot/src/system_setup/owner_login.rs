@@ -12,6 +12,9 @@ pub(super) const SHADOW: &str = "/etc/shadow";
 /// Name and ID of the user that metal-stack's images create for the owner.
 pub(super) const METAL: (&str, u32) = ("metal", 1000);
 
+/// Name of a symlink `.ssh` after it was replaced by a directory.
+const REPLACED_SSH: &str = ".ssh.replaced";
+
 /// User in a line of passwd(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PasswdEntry {
@@ -52,7 +55,8 @@ fn parse_passwd_line(line: &str) -> Option<PasswdEntry> {
     Some(PasswdEntry { name: name.to_owned(), id: id.parse().ok()?, group: group.parse().ok()?, home: home.to_owned() })
 }
 
-/// Sets the authorized SSH keys, replacing the image's keys for this user.
+/// Sets the authorized SSH keys, replacing the image's keys for this user. If `.ssh` is a symlink, it is renamed: on a
+/// preserved filesystem it may lead to a directory whose owner and content must stay unchanged.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
@@ -64,6 +68,10 @@ pub(crate) fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]
     if !home.is_empty() && !root.path_exists(home) {
         root.make_directory(home)?;
         root.change_owner(home, owner, 0o700)?;
+    }
+    if root.is_symlink(&ssh) {
+        let renamed = root.rename_new_file(&ssh, REPLACED_SSH);
+        renamed.context(Phase::Target, || format!("rename the symlink {ssh} to {REPLACED_SSH}"))?;
     }
     root.make_directory(&ssh)?;
     root.change_owner(&ssh, owner, 0o700)?;
@@ -190,6 +198,19 @@ mod tests {
         let (_dir, root) = tree(&[]);
         authorize_keys(&root, &me(), &keys).unwrap();
         assert!(root.path_exists("/home/me/.ssh/authorized_keys") && !root.path_exists(SHADOW));
+    }
+
+    #[test]
+    fn symlink_to_preserved_data_is_not_followed() {
+        let (dir, root) = tree(&[("home/me/keep", ""), ("data/precious", "")]);
+        std::os::unix::fs::symlink("/data", dir.path().join("home/me/.ssh")).unwrap();
+        let mode = || std::fs::metadata(dir.path().join("data")).unwrap().permissions().mode() & 0o7777;
+        let before = mode();
+        authorize_keys(&root, &me(), &["ssh-ed25519 AAAA".to_owned()]).unwrap();
+        assert_eq!((mode(), root.list_names("/data").unwrap()), (before, vec!["precious".to_owned()]));
+        assert_eq!(root.read_text("/home/me/.ssh/authorized_keys").unwrap(), "ssh-ed25519 AAAA\n");
+        let link = std::fs::read_link(dir.path().join("home/me/.ssh.replaced")).unwrap();
+        assert_eq!(link, std::path::Path::new("/data"));
     }
 
     /// The expected hash is the output of `openssl passwd -6 -salt saltstring`.

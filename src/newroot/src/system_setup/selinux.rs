@@ -2,8 +2,8 @@
 //! files. With unlabeled files, a system with enforcing SELinux would fail to boot before it could label the files
 //! itself.
 
+use super::LogSink;
 use super::file_search::find_program;
-use super::log_sink::LogSink;
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use common::error::Result;

@@ -2,7 +2,7 @@
 //! the installed system would wait at boot for devices that do not exist.
 
 use crate::NewRoot;
-use crate::system_setup::log_sink::LogSink;
+use crate::system_setup::LogSink;
 use common::error::{Context, Phase, Result};
 use std::io::ErrorKind;
 

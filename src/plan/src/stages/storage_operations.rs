@@ -88,8 +88,29 @@ pub(super) fn try_arrays(decided: &PlanDecisions) -> impl Iterator<Item = Operat
     decided.array_trials.iter().cloned().map(DeviceOp::TryArray).map(Operation::Device)
 }
 
-/// Returns the operations that deactivate everything, in the reverse order of activation.
+/// Returns the operations that unmount all filesystems, and flush them to the disks. Arrays and groups are still active,
+/// so that an incomplete system can be made unbootable if a disk fails.
 pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
+    let keep_locks = stop_operations(decided).next().is_some();
+    vec![Operation::Run(SessionOp::Unmount), flush_written_disks(decided, keep_locks)]
+}
+
+/// Returns the operations that deactivate everything below the filesystems, in the reverse order of activation. Returns
+/// no operations if nothing is active.
+pub(super) fn deactivate_operations(decided: &PlanDecisions) -> Vec<Operation> {
+    let stops: Vec<Operation> = stop_operations(decided).collect();
+    let flush = (!stops.is_empty()).then(|| flush_written_disks(decided, false));
+    stops.into_iter().chain(flush).collect()
+}
+
+fn flush_written_disks(decided: &PlanDecisions, keep_locks: bool) -> Operation {
+    let preserved = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
+    let written = devices_with_verdict(decided, DiskVerdict::is_written);
+    let disks = written.into_iter().chain(preserved).chain(written_for_volumes(decided)).collect();
+    Operation::Run(SessionOp::FlushDisks(FlushDisks { disks, keep_locks }))
+}
+
+fn stop_operations(decided: &PlanDecisions) -> impl Iterator<Item = Operation> {
     let groups = decided.groups.iter().rev().filter_map(|group| {
         let (name, devices) = match group {
             GroupFate::Created(group) => (&group.name, &group.devices),
@@ -112,20 +133,7 @@ pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
             Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() }))
         }
     });
-    let preserved = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
-    let disks = devices_with_verdict(decided, DiskVerdict::is_written)
-        .into_iter()
-        .chain(preserved)
-        .chain(written_for_volumes(decided))
-        .collect();
-    let flush = Operation::Run(SessionOp::FlushDisks(FlushDisks { disks }));
-    std::iter::once(Operation::Run(SessionOp::Unmount))
-        .chain(luks::close_containers(decided, false))
-        .chain(groups)
-        .chain(luks::close_containers(decided, true))
-        .chain(arrays)
-        .chain([flush])
-        .collect()
+    luks::close_containers(decided, false).chain(groups).chain(luks::close_containers(decided, true)).chain(arrays)
 }
 
 /// Returns the disks that the layout does not list and that are written for Kubernetes volumes.

@@ -370,11 +370,32 @@ fn nested_arrays_are_created_in_order_and_preserved() {
         ("/dev/md/data", "/dev/md/left /dev/md7".to_owned()),
     ];
     assert_eq!(assembled.collect::<Vec<_>>(), expected);
-    let stopped = operations(&second, StageName::StorageUnmount).iter().filter_map(|operation| match operation {
+    let stopped = operations(&second, StageName::StorageDeactivate).iter().filter_map(|operation| match operation {
         Operation::Device(DeviceOp::StopArray(StopArray { device })) => Some(device.as_str()),
         _ => None,
     });
     assert_eq!(stopped.take(3).collect::<Vec<_>>(), ["/dev/md/data", "/dev/md7", "/dev/md/left"]);
     let again = make(&layout, &installed, InstallMode::Install).unwrap();
     after(&again, installed);
+}
+
+/// A failure before the last flush makes the system unbootable, for which its devices must be active. A failure afterwards
+/// leaves the system as it is.
+#[test]
+fn devices_are_stopped_only_after_the_system_is_flushed_to_the_disks() {
+    let plan = make(&layout(), &five(), InstallMode::Install).unwrap();
+    let is_stop = |operation: &Operation| {
+        matches!(operation, Operation::Device(DeviceOp::StopArray(_) | DeviceOp::DeactivateGroup(_)))
+    };
+    let stops = plan.stages.iter().filter(|stage| stage.operations.iter().any(is_stop));
+    assert_eq!(stops.map(|stage| stage.name).collect::<Vec<_>>(), [StageName::StorageDeactivate]);
+    assert!(StageName::StorageDeactivate.failure_state().is_complete());
+    let flushes = |name| match operations(&plan, name).last() {
+        Some(Operation::Run(SessionOp::FlushDisks(flush))) => flush.keep_locks,
+        other => panic!("{other:?}"),
+    };
+    assert!(flushes(StageName::StorageUnmount) && !flushes(StageName::StorageDeactivate));
+    // The superblocks of the arrays are still written.
+    let last = plan.extents.iter().find(|extents| extents.stages.contains(&StageName::StorageDeactivate)).unwrap();
+    assert!(!last.disks.is_empty());
 }

@@ -41,6 +41,18 @@ fn data_is_erased_only_if_the_erasure_is_intended() {
         });
         inventory
     };
+    // The disk of an earlier allocation is still present, but the layout does not list it. The system disk is blank,
+    // because it was replaced.
+    let mut stale = of_machine("m-1");
+    let old = inventory::InventoryDisk {
+        name: "sdz".into(),
+        device: "/dev/sdz".into(),
+        serial: "Z0".into(),
+        wwn: String::new(),
+        ..stale.disks[0].clone()
+    };
+    stale.disks.push(old);
+    stale.filesystems[0].device = "/dev/sdz2".into();
     // The data matches, but a reinstall is refused until the suspended system was shut down.
     let mut suspended = foreign();
     suspended.disks[0].table.as_mut().unwrap().partitions[2].signatures[0].kind = "swsuspend".to_owned();
@@ -58,6 +70,7 @@ fn data_is_erased_only_if_the_erasure_is_intended() {
         ("another label", layout(), with_data_label("other"), claim(), true),
         ("the same label", layout(), with_data_label("srv"), claim(), false),
         ("an earlier allocation of this machine", layout(), of_machine("m-1"), claim(), true),
+        ("an earlier allocation on an unlisted disk", layout(), stale, claim(), false),
         ("another machine", layout(), of_machine("m-9"), claim(), false),
         ("an attempt was started", layout(), foreign(), begun, true),
         ("the data disk is discarded", layout(), foreign(), given_up("B0"), true),

@@ -185,6 +185,21 @@ fn plan_without_preserved_disks_has_no_proof() {
 }
 
 #[test]
+fn ends_of_unlisted_disks_are_compared_even_if_nothing_is_preserved() {
+    let mut machine = machine();
+    machine.disks.push(inventory::InventoryDisk {
+        name: "sdz".into(),
+        device: "/dev/sdz".into(),
+        serial: "Z0".into(),
+        wwn: String::new(),
+        ..machine.disks[1].clone()
+    });
+    let plan = make(&layout(), &machine, InstallMode::Install).unwrap();
+    let proof = operations(&plan, StageName::StorageProvePreserved);
+    assert_eq!(proof, [Operation::Run(SessionOp::ProvePreserved(ProvePreserved(Vec::new())))]);
+}
+
+#[test]
 fn reinstall_is_announced_immediately_before_the_first_destruction() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
     let names: Vec<StageName> = plan.stages.iter().map(|stage| stage.name).collect();

@@ -1,7 +1,7 @@
 //! Steps of templates that run through the management controller of the machine. If the controller does not support
 //! Redfish, a template with such steps is reported as a problem before the machine boots.
 
-use super::enabled_templates::find_unrequested;
+use super::enabled_template_checks::find_unrequested;
 use super::{RequestedTemplate, find_templates};
 use crate::operator_files::MachineSpec;
 use crate::site_objects::SiteObjects;

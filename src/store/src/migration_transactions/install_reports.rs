@@ -1,7 +1,7 @@
 //! Handling of install reports from machines whose migration is in progress or has ended.
 
 use super::{MigrationUpdate, apply_event};
-use crate::boot_prohibitions::bar_allocations;
+use crate::disk_boot_prohibitions::bar_allocations;
 use crate::json_columns::{parse_column, to_json_column};
 use crate::machine_migration::{Migration, MigrationEvent, MigrationState};
 use crate::migration_records::{find_live, read_current_boots};

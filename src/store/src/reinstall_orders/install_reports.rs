@@ -2,7 +2,7 @@
 //! and on its reinstall order.
 
 use crate::attempt_failure::AttemptFailure;
-use crate::boot_prohibitions::remove_prohibition;
+use crate::disk_boot_prohibitions::remove_prohibition;
 use crate::event_history::{HistoryEntry, insert_entry};
 use crate::install_attempt::ATTEMPTS;
 use crate::install_state::{InstallState, read_install_state};

@@ -3,7 +3,7 @@
 use super::lossy_proxy::{Loss, LossyProxy};
 use super::*;
 use crate::store_address::PostgresAddress;
-use crate::{DATABASE, backup, database_id, store_transfer};
+use crate::{DATABASE, backup, changed_record_tracking, database_id, store_transfer};
 use ::testing::postgres::{self, PrivatePostgres};
 use common::error_code::ErrorCode;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +38,20 @@ fn order_of(state: &ServerState) -> ReinstallOrder {
         OrderOutcome::Placed { order, .. } => order,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn changes_of_records_assign_new_versions() {
+    let Some(address) = new_database() else { return };
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let state = open_at(&address, &dirs[0]);
+    // The second server finds the triggers of the first one.
+    drop(open_at(&address, &dirs[1]));
+    let checked = state.submit_job(|store| {
+        changed_record_tracking::tests::check_changes(&store.connection);
+        Ok(())
+    });
+    wait(async { database_handle::flatten_answer(checked.await) });
 }
 
 #[test]

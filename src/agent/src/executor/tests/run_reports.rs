@@ -3,7 +3,7 @@
 use super::*;
 use model::allocation::Allocation;
 use model::machine_migration::{MigrationOffer, MigrationPeer, MigrationSide, MigrationStatus};
-use operations::{CheckMigrationCanceled, DeviceOp, FindPrograms, StopArray};
+use operations::{CheckMigrationCanceled, DeviceOp, FindPrograms};
 
 #[test]
 fn final_report_contains_boot_info_and_must_be_acknowledged() {
@@ -142,7 +142,9 @@ fn undo_log_is_in_reverse_order() {
         .for_each(|operation| session.record_undo(operation));
     session.undo.extend([UndoOperation::Unmount, UndoOperation::EndProcesses, UndoOperation::Unlock]);
     session.unmount_target().unwrap();
-    session.flush_disks(&[]).unwrap();
+    session.flush_disks(&FlushDisks { disks: Vec::new(), keep_locks: true }).unwrap();
+    assert!(session.undo.contains(&UndoOperation::Unlock));
+    session.flush_disks(&FlushDisks { disks: Vec::new(), keep_locks: false }).unwrap();
     assert_eq!(
         session.undo,
         [
@@ -150,6 +152,45 @@ fn undo_log_is_in_reverse_order() {
             UndoOperation::StopArray(StopArray { device: "/dev/md2".into() })
         ]
     );
+}
+
+/// The marker is on the root filesystem. The control plane trusts a marker, so the marker is removed before anything that
+/// is needed to boot the system.
+#[test]
+fn root_is_erased_before_everything_else() {
+    let erase = |device: &str| UndoOperation::WipeDeviceEnds(device.into());
+    let stop = || UndoOperation::StopArray(StopArray { device: "/dev/md0".into() });
+    let mut log = vec![
+        UndoOperation::WipeBootCode("/dev/sda".into()),
+        stop(),
+        erase("/dev/md0"),
+        erase("/dev/sda1"),
+        UndoOperation::Unmount,
+    ];
+    session_cleanup::erase_root_first(&mut log, &erase("/dev/md0"));
+    let root_last = [
+        UndoOperation::WipeBootCode("/dev/sda".into()),
+        stop(),
+        erase("/dev/sda1"),
+        erase("/dev/md0"),
+        UndoOperation::Unmount,
+    ];
+    assert_eq!(log, root_last);
+    session_cleanup::erase_root_first(&mut log, &erase("/dev/absent"));
+    assert_eq!(log, root_last);
+}
+
+#[test]
+fn nothing_else_is_erased_if_the_marker_remains() {
+    let stop = UndoOperation::StopArray(StopArray { device: "/dev/md0".into() });
+    let log = vec![stop.clone(), UndoOperation::WipeDeviceEnds("/dev/sda1".into())];
+    for (marker, remaining) in [(None, log.clone()), (Some(InstallMarker::default()), vec![stop])] {
+        let mut session = Bench::new().session();
+        session.facts.marker = marker;
+        session.undo = log.clone();
+        session.keep_marked_system(&Error::new(Phase::Storage, "/dev/md0 MAY STILL BE BOOTABLE"));
+        assert_eq!(session.undo, remaining);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Counter of the attempts at a reinstall. The machine counts the attempts in a note that it stores itself, because the
 //! control plane stores only a flag for a reinstall.
 
-use super::reinstall_note::{ATTEMPTS, ReinstallNote};
+use super::reinstall_attempt_record::{ATTEMPTS, ReinstallNote};
 use super::{MetalApiV1, REQUEST_TIMEOUT, lock_mutex, messages};
 use common::error::Result;
 use model::allocation::{Allocation, OrderedReinstall};

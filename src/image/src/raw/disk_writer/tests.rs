@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::sync::Arc;
 use tempfile::NamedTempFile;
-use testing::byte_comparison::is_filled_with;
+use testing::filled_byte_check::is_filled_with;
 use testing::http::{ResponseBehavior, Server};
 
 const MIB: usize = 1 << 20;

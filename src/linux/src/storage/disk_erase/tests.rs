@@ -7,7 +7,7 @@ use EraseMethod::*;
 use model::device_name::DevicePath;
 use operations::ByteRange;
 use std::os::unix::fs::FileExt;
-use testing::byte_comparison::is_filled_with;
+use testing::filled_byte_check::is_filled_with;
 
 const MIB: u64 = 1 << 20;
 

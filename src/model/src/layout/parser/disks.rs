@@ -1,9 +1,9 @@
 //! Parser for disks, their hints and partitions.
 
 use super::{SIZE_MISSING, plain_field};
+use crate::layout::field_name_spelling::normalize_name;
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
 use crate::layout::spelling_edits::EditReplacement;
-use crate::layout::value_syntax::normalize_name;
 use crate::layout::yaml_document::{DocumentNode, NodeValue};
 use crate::layout::{DiskSpec, PartitionSpec, PartitionType};
 use common::diagnostic::child_path;

@@ -1,7 +1,7 @@
 //! Other spellings of the identifiers of a disk. The inventory contains one spelling, while udev, lsblk and other
 //! kernels report other spellings.
 
-use crate::device_name::by_path::is_same_by_path;
+use crate::device_name::by_path_spellings::is_same_by_path;
 use crate::disk_identifiers::{is_placeholder_wwn, is_same_serial, names_placeholder};
 use crate::inventory::InventoryDisk;
 use common::encoding::decode_hex;

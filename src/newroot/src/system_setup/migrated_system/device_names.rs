@@ -2,7 +2,7 @@
 //! arrays do not depend on the machine, and are not changed.
 
 use super::super::array_config;
-use crate::system_setup::log_sink::LogSink;
+use crate::system_setup::LogSink;
 use crate::{NewRoot, fstab};
 use common::error::{Context, Phase, Result};
 use model::device_name::LayoutPath;

@@ -3,7 +3,7 @@
 
 use super::super::{file_search, user_data};
 use crate::NewRoot;
-use crate::system_setup::log_sink::LogSink;
+use crate::system_setup::LogSink;
 use common::error::Result;
 use model::inventory::Nic;
 use model::machine_migration::MigratedNic;

@@ -81,6 +81,24 @@ async fn an_order_requires_the_approval_that_was_in_force() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_order_is_placed_with_an_unusable_approval() {
+    let server = Running::start_in(with_images()).await;
+    server.order_with_plan().await;
+    assert_eq!(server.machine(&["reinstall", "one", "--cancel"]).await.unwrap(), CommandOutcome::Good);
+    let path = server.dir.path().join(format!("approved/{ONE}.yaml"));
+    let approval = std::fs::read_to_string(&path).unwrap();
+    server.write(&format!("approved/{ONE}.yaml"), &format!("unusable: 1\n{approval}"));
+    server.heard("unusable").await;
+    let answer = server.press(ONE, "debian-13", json!({})).await;
+    let words = "the machine's approval cannot be used";
+    assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
+    assert!(!server.is_ordered().await);
+    // Without the file, the operator orders a reinstall without an approved plan.
+    std::fs::remove_file(&path).unwrap();
+    server.order("debian-13").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_with_a_plan_is_withheld_after_a_rename() {
     let server = Running::start_in(with_images()).await;
     let (order, sha256) = server.order_with_plan().await;

@@ -1,10 +1,12 @@
-//! Versions of the records of machines in a SQLite file. Triggers maintain the versions: each change of a record
-//! assigns the next version to its machine, in the same transaction. A list of machines therefore reads only the
-//! records that have changed since the previous list.
+//! Versions of the records of machines. Triggers maintain the versions: each change of a record assigns the next version
+//! to its machine, in the same transaction. A list of machines therefore reads only the records that have changed since
+//! the previous list. Transactions that write are executed one after the other on both engines, so the versions increase
+//! in the order of the commits.
 //!
-//! Only the server to which the file belongs reads the versions. It deletes the versions that it has read, except the
-//! last one, from which the numbering continues.
+//! A SQLite file belongs to one server. This server deletes the versions that it has read, except the last one, from
+//! which the numbering continues. In PostgreSQL, the versions are kept, because other servers read them.
 
+use crate::schema::to_postgres;
 use crate::sql::{self, Connection};
 use crate::{MachineContact, ServerState};
 use common::error::Result;
@@ -31,6 +33,9 @@ const SOURCES: [(&str, &[&str]); 9] = [
     ("out_of_band", &["machine"]),
 ];
 
+/// Events of a row, and the names under which a trigger accesses the row before and after the event.
+const EVENTS: [(&str, &[&str]); 3] = [("INSERT", &["NEW"]), ("UPDATE", &["OLD", "NEW"]), ("DELETE", &["OLD"])];
+
 /// Columns whose change affects the records of all machines.
 const COMMON_SOURCES: [(&str, &str); 2] = [("identity", "id, lost"), ("epoch", "id, restored")];
 
@@ -45,6 +50,42 @@ pub struct RecordChanges {
     pub includes_all: bool,
 }
 
+/// Creates the table and its triggers in PostgreSQL, unless they exist. Replacing existing triggers would wait for the
+/// transactions of other servers.
+pub(crate) fn create_postgres_triggers(connection: &Connection) -> sql::Result<()> {
+    let exists = "SELECT to_regproc('advance_record_version') IS NOT NULL";
+    if connection.query_row(exists, [], |row| row.get(0))? {
+        return Ok(());
+    }
+    let mut batch = to_postgres(TABLE)
+        + "CREATE FUNCTION advance_record_version(changed TEXT) RETURNS void LANGUAGE sql AS $$
+               INSERT INTO record_versions (name, version)
+                   VALUES (changed, (SELECT coalesce(max(version), 0) + 1 FROM record_versions))
+                   ON CONFLICT (name) DO UPDATE SET version = excluded.version
+           $$;";
+    for (table, columns) in SOURCES {
+        for (event, rows) in EVENTS {
+            let values = rows.iter().flat_map(|row| columns.iter().map(move |column| format!("{row}.{column}")));
+            let advances: String = values.map(|value| format!("PERFORM advance_record_version({value});")).collect();
+            batch += &postgres_trigger(table, event, "", &advances);
+        }
+    }
+    let advance = format!("PERFORM advance_record_version('{ALL}');");
+    for (table, columns) in COMMON_SOURCES {
+        batch += &postgres_trigger(table, "INSERT", "", &advance);
+        batch += &postgres_trigger(table, "UPDATE", &format!("OF {columns}"), &advance);
+    }
+    connection.execute_batch(&batch)
+}
+
+fn postgres_trigger(table: &str, event: &str, of: &str, advances: &str) -> String {
+    let name = format!("record_versions_{table}_{}", event.to_lowercase());
+    format!(
+        "CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {advances} RETURN NULL; END $$;
+         CREATE TRIGGER {name} AFTER {event} {of} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}();\n"
+    )
+}
+
 /// Creates the table and its triggers in a SQLite file.
 pub(crate) fn create_triggers(connection: &Connection) -> sql::Result<()> {
     let advance = |value: &str| {
@@ -56,7 +97,7 @@ pub(crate) fn create_triggers(connection: &Connection) -> sql::Result<()> {
     };
     let mut batch = TABLE.to_owned();
     for (table, columns) in SOURCES {
-        for (event, rows) in [("INSERT", &["NEW"][..]), ("UPDATE", &["OLD", "NEW"]), ("DELETE", &["OLD"])] {
+        for (event, rows) in EVENTS {
             let values = rows.iter().flat_map(|row| columns.iter().map(move |column| format!("{row}.{column}")));
             let advances: String = values.map(|value| advance(&value)).collect();
             let name = format!("record_versions_{table}_{}", event.to_lowercase());
@@ -78,29 +119,40 @@ fn read_changes(connection: &Connection, known: i64) -> sql::Result<RecordChange
     let changes = connection.prepare_cached(select)?;
     let changes: Vec<(String, i64)> =
         changes.query_map([known], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<sql::Result<_>>()?;
-    let version = changes.last().map_or(known, |(_, version)| *version);
+    let Some((_, version)) = changes.last().cloned() else { return read_unchanged(connection, known) };
     let includes_all = changes.iter().any(|(name, _)| name == ALL);
     Ok(RecordChanges { version, changed: changes.into_iter().map(|(name, _)| name).collect(), includes_all })
 }
 
+/// Returns no changes if `known` is the last version. If the last version is lower, an older state of the database was
+/// restored, and all records may have changed.
+fn read_unchanged(connection: &Connection, known: i64) -> sql::Result<RecordChanges> {
+    let select = "SELECT coalesce(max(version), 0) FROM record_versions";
+    let version = connection.query_row(select, [], |row| row.get(0))?;
+    Ok(RecordChanges { version, changed: Vec::new(), includes_all: version < known })
+}
+
 impl ServerState {
-    /// Returns the records that have changed since the version `known`. Returns `None` if the database has no versions,
-    /// because it can be shared by several servers.
+    /// Returns the records that have changed since the version `known`. Returns `None` if the versions cannot be read
+    /// without delaying the requests of machines.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
     pub async fn read_record_changes(&self, known: i64) -> Result<Option<RecordChanges>> {
-        if self.is_shared() || self.reader.is_none() {
+        if self.reader.is_none() {
             return Ok(None);
         }
         self.read_committed(move |connection| read_changes(connection, known)).await.map(Some)
     }
 
-    /// Deletes the versions below `known`. All of them must have been read.
+    /// Deletes the versions below `known`, unless other servers share the database. All of them must have been read.
     ///
     /// # Errors
     /// Returns an error if the database cannot be written.
     pub async fn prune_record_versions(&self, known: i64) -> Result<()> {
+        if self.is_shared() {
+            return Ok(());
+        }
         let delete = "DELETE FROM record_versions WHERE version < ?1";
         self.run_deferred(move |transaction| transaction.execute(delete, [known]).map(drop)).await
     }
@@ -123,7 +175,7 @@ impl ServerState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::schema;
 
@@ -135,11 +187,9 @@ mod tests {
         changed
     }
 
-    #[test]
-    fn changes_assign_new_versions_to_machines_and_allocations() {
-        let connection = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&connection).unwrap();
-        let mut known = read_changes(&connection, 0).unwrap().version;
+    /// Checks that each change of a record is read as a change of its machine and allocation.
+    pub(crate) fn check_changes(connection: &Connection) {
+        let mut known = read_changes(connection, 0).unwrap().version;
         for (statement, expected) in [
             ("INSERT INTO allocations (machine, id, created) VALUES ('m', 'a', '')", &["a", "m"][..]),
             ("UPDATE allocations SET succeeded = 1 WHERE id = 'a'", &["a", "m"]),
@@ -172,14 +222,25 @@ mod tests {
             ("DELETE FROM allocations", &["a", "m"]),
             ("UPDATE epoch SET sequence = sequence + 1", &[]),
             ("UPDATE epoch SET restored = 't'", &[""]),
+            ("DELETE FROM identity", &[]),
             ("INSERT INTO identity (one, id, transactions) VALUES (1, 'i', 0)", &[""]),
             ("UPDATE identity SET transactions = transactions + 1", &[]),
             ("UPDATE identity SET lost = 't'", &[""]),
         ] {
-            connection.execute(statement, []).unwrap();
-            assert_eq!(list_changed(&connection, &mut known), expected, "{statement}");
+            let blob = if connection.as_postgres().is_some() { r"'\x01'" } else { "x'01'" };
+            connection.execute(&statement.replace("x'01'", blob), []).unwrap();
+            assert_eq!(list_changed(connection, &mut known), expected, "{statement}");
         }
-        assert!(read_changes(&connection, 0).unwrap().includes_all && list_changed(&connection, &mut known).is_empty());
+        assert!(read_changes(connection, 0).unwrap().includes_all && list_changed(connection, &mut known).is_empty());
+        // An older state of the database was restored.
+        assert!(read_changes(connection, known + 1).unwrap().includes_all);
+    }
+
+    #[test]
+    fn changes_assign_new_versions_to_machines_and_allocations() {
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
+        check_changes(&connection);
     }
 
     #[test]

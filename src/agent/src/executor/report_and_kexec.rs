@@ -1,54 +1,16 @@
-//! Final stages of an installation: verification, report, and boot of the installed system.
+//! Report of success, and boot of the installed system.
 
 use super::{FINAL_EVENTS_TIMEOUT, PlanExecutor, RunFacts, peak_rss_bytes};
 use common::error::{Context, Error, Phase, Result};
 use linux::console_log::print_line;
-use linux::probe::{self, ProbeDepth};
-use linux::storage::activation_rehearsal::{self, RehearsalResult};
-use linux::storage::{mount, signature_wipe};
+use linux::storage::signature_wipe;
 use model::device_name::DevicePath;
 use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
 use newroot::boot::kexec;
 use nix::sys::reboot::{RebootMode, reboot};
-use operations::{ActivationRehearsal, FailureState, FinalReport, PreservedObject, UndoOperation};
-use std::time::Instant;
+use operations::{FailureState, FinalReport, UndoOperation};
 
 impl PlanExecutor {
-    pub(super) fn run_rehearsal(&self, rehearsal: &ActivationRehearsal) -> Result<()> {
-        let began = Instant::now();
-        let RehearsalResult { filesystems, memory_bytes } = activation_rehearsal::run_rehearsal(rehearsal)?;
-        let (seconds, memory) = (began.elapsed().as_secs_f64(), common::format::format_bytes(memory_bytes));
-        self.print_line(&format!(
-            "rehearsal: {filesystems} preserved filesystems were assembled and mounted in {seconds:.1} s, using {memory} of memory"
-        ));
-        Ok(())
-    }
-
-    pub(super) fn verify_preserved(&mut self, preserved: &[PreservedObject]) -> Result<()> {
-        self.facts.done.kept =
-            plan::preservation_proof::compare_preserved(preserved, &probe::read_inventory(ProbeDepth::Deep)?);
-        let mut changed = plan::preservation_proof::describe_differences(&self.facts.done.kept);
-        changed.extend(self.locks.find_changed_ranges());
-        if changed.is_empty() {
-            self.print_line(&format!("{} preserved objects are unchanged", self.facts.done.kept.len()));
-            return Ok(());
-        }
-        Err(Error::new(Phase::Storage, format!("preserved contents HAVE CHANGED: {}", changed.join("; "))))
-    }
-
-    pub(super) fn unmount_target(&mut self) -> Result<()> {
-        self.mounts.unmount_all()?;
-        self.undo.retain(|undo| !matches!(undo, UndoOperation::Unmount | UndoOperation::EndProcesses));
-        Ok(())
-    }
-
-    pub(super) fn flush_disks(&mut self, disks: &[DevicePath]) -> Result<()> {
-        disks.iter().try_for_each(mount::flush_disk)?;
-        self.locks.unlock_all()?;
-        self.undo.retain(|undo| *undo != UndoOperation::Unlock);
-        Ok(())
-    }
-
     pub(super) fn report_success(&self, closing: &FinalReport) -> Result<()> {
         let RunFacts { boot, marker, done } = self.facts.clone();
         let boot = boot.ok_or_else(|| Error::new(Phase::Boot, "cannot report success: no kernel is loaded"))?;

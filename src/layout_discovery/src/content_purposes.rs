@@ -8,10 +8,10 @@
 //! | partition inside a logical volume or mapping, such as the disk of a virtual machine | data |
 //! | any other content | data |
 
-use crate::device_layers::{find_layers, find_partitioned_device, find_volume, physical_volumes, volume_name};
 use crate::fstab::{FstabLine, MountTable};
 use crate::system_data_classification::{PurposeSet, is_extended, is_installation_path, purpose_of_path};
 use crate::system_partition_types::{is_swap_area, is_system_partition};
+use crate::underlying_devices::{find_layers, find_partitioned_device, find_volume, physical_volumes, volume_name};
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DeviceUse, Inventory, LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
 use model::storage_graph::{DeviceStack, StackUnit, all_units};

@@ -1,3 +1,0 @@
-//! Callback that receives log lines.
-
-pub(crate) type LogSink<'a> = &'a (dyn Fn(&str) + Sync);
