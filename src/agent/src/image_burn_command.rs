@@ -6,7 +6,7 @@ use clap::Args;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use common::{format, output};
-use image::image_copy;
+use image::image_import;
 use image::raw::{self, ImageRequirements};
 use image::{
     BurnResult, ImageSource, IncomingImage, MountsBelow, PayloadKind, ResolvedImage, SignatureKey, SignatureKeys,
@@ -143,7 +143,7 @@ pub fn read_public_key(given: &str) -> Result<SignatureKey> {
 fn build_source(burn: &BurnOptions) -> Result<ImageSource> {
     let keys = SignatureKeys(burn.key.iter().map(|key| read_public_key(key)).collect::<Result<_>>()?);
     let digest = image::parse_given_digest(burn.digest.as_deref(), &burn.url)?;
-    let (url, mirrors) = (image_copy::parse_location(&burn.url)?, burn.mirror.clone());
+    let (url, mirrors) = (image_import::parse_location(&burn.url)?, burn.mirror.clone());
     let pull_secrets =
         burn.registry_config.as_deref().map_or(Ok(Vec::new()), |file| read_registry_credentials(file, burn))?;
     Ok(ImageSource { url, mirrors, digest, pull_secrets, keys, ..ImageSource::default() })

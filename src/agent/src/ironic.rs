@@ -151,7 +151,7 @@ impl IronicAgent<'_> {
             let token = self.obtain_token(&node)?;
             routes.set_token(&token);
             output::print_line(&format!(
-                "this machine is node {node_uuid}, reachable for the conductor at {callback_url}",
+                "this machine is node {node_uuid}, reachable by the conductor at {callback_url}",
                 node_uuid = node.uuid
             ));
             let heartbeat = HeartbeatRequest {

@@ -1,4 +1,4 @@
-//! Server side of the agent's API, whose types are in [`control::api_types`]. `netboot` issues the tokens of machines,
+//! Server side of the agent's API, whose types are in [`control::agent_api_types`]. `netboot` issues the tokens of machines,
 //! and `machine_auth` authorizes the machines' requests. `wire_allocation` converts the allocation of a machine, and
 //! `secrets` sends the secrets of the allocation. `point_of_no_return` permits an installation to erase data,
 //! and `install_reports` receives results.
@@ -24,7 +24,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits::{LINE_BYTES, truncate_with_mark};
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use common::format::untrusted_text_limits;
 use common::type_errors::locate_json_error;
-use control::api_types::LogPart;
+use control::agent_api_types::LogPart;
 use http_server::api_error::ApiError;
 use serde_json::{Value, json};
 use std::sync::Arc;

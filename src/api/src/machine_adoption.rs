@@ -16,7 +16,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use model::install_marker::InstallMarker;

@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use common::error_code::ErrorCode;
 use common::format::format_count;
-use control::api_types::RegisteredHardware;
+use control::agent_api_types::RegisteredHardware;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use model::machine_identity::{BootIdentity, describe_other_macs_of};

@@ -8,7 +8,7 @@ use super::rollouts::{self, MemberView, RolloutState, RolloutView};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use control::api_types::{InstallReport, RegisterRequest, RegisteredHardware};
+use control::agent_api_types::{InstallReport, RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
 use model::architecture::Architecture;
 use model::install_report::ProgressEvent;

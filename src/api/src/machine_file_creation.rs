@@ -14,7 +14,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::type_errors::locate_json_error;
-use control::api_types::{RegisterRequest, RegisteredHardware};
+use control::agent_api_types::{RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use model::machine_identity::usable_mac;

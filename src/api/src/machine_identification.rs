@@ -4,7 +4,7 @@
 use super::AppState;
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use model::machine_identity::{

@@ -6,7 +6,7 @@ mod prometheus;
 pub(crate) use monitoring_endpoints::{get_livez, get_metrics, get_readyz};
 
 use common::sync::lock_mutex;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use http_server::server_health::ServerHealth;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

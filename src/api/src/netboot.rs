@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode};
 use common::error_code::ErrorCode;
-use control::api_types;
+use control::agent_api_types;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
@@ -105,7 +105,7 @@ pub(crate) async fn boot_json(
     source: SourcePort,
     method: Method,
     query: Result<Query<BootQuery>, QueryRejection>,
-) -> Result<Json<api_types::NextBoot>, ApiError> {
+) -> Result<Json<agent_api_types::NextBoot>, ApiError> {
     let asking = identify_requester(&app, peer, &method, query).await?;
     source_port_check::require_privileged(&app, source, peer, &asking.id, "request its reinstall")?;
     if let Some(why) = asking.withheld {
@@ -123,7 +123,7 @@ pub(crate) async fn boot_json(
     let initrd = ramdisk_file(&app, id, asking.architecture).await;
     log_missing_ramdisk(&app, &asking, peer);
     let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, false) };
-    Ok(Json(api_types::NextBoot {
+    Ok(Json(agent_api_types::NextBoot {
         kernel: ramdisk.kernel_url(),
         initrd: ramdisk.initrd_url(),
         cmdline: ramdisk.kernel_arguments(),

@@ -15,7 +15,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use common::type_errors::locate_json_error;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use http_server::api_error::ApiError;
 use model::allocation;
 use model::inventory::Inventory;

@@ -1,12 +1,12 @@
 //! Table of the JSON endpoints, from which both the routers and `/openapi.json` are built.
 
+mod administration_routes;
 mod adoption_routes;
 mod description;
 mod machine_detail_routes;
 mod os_routes;
 mod rollout_routes;
 mod site_document_routes;
-mod user_routes;
 mod volume_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
@@ -29,7 +29,7 @@ use axum::Router;
 use axum::handler::Handler;
 use axum::routing::{MethodRouter, any};
 use control::ReportAcknowledgement;
-use control::api_types::{InstallReport, LogPart, NextBoot, PointOfNoReturn, RegisterRequest};
+use control::agent_api_types::{InstallReport, LogPart, NextBoot, PointOfNoReturn, RegisterRequest};
 use description::{delete_route, get_route, post_route, put_route};
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretsRequest};
 use model::install_report::ProgressEvent;
@@ -158,7 +158,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         host_routes(),
         volume_routes::volume_routes(),
         template_routes(),
-        user_routes::user_routes(),
+        administration_routes::user_routes(),
         rollout_routes::rollout_routes(),
         server_routes(),
     ];

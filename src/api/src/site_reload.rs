@@ -2,7 +2,7 @@
 
 use http_server::server_log::ServerLog;
 use site::ganeti_os_definitions;
-use site::loader::{SiteLoader, SiteScan};
+use site::loader::{SiteChanges, SiteLoader, SiteScan};
 use site::machine_refresh::ChangedMachine;
 use site::snapshot::SiteSnapshot;
 use site::yaml_folder::annotate_problem;
@@ -38,19 +38,38 @@ pub struct SiteReloader {
     /// `earliest`.
     due: Instant,
     earliest: Instant,
-    /// Time of the first update of individual machines since the last full scan; `None` if there was no such update.
-    refreshed: Option<Instant>,
-    /// Delay of a full scan after the first update of individual machines. The full scan determines the problems and
-    /// notes of these machines.
-    settle_after: Duration,
+    /// Times of the updates of individual machines since the last full scan; `None` if there was no such update.
+    refreshed: Option<MachineUpdates>,
+    /// Duration of the last full scan.
+    scan_duration: Duration,
+}
+
+/// Times of the first and the last update of individual machines since the last full scan. The next full scan determines
+/// the notes about these machines.
+#[derive(Debug, Clone, Copy)]
+struct MachineUpdates {
+    first: Instant,
+    last: Instant,
+}
+
+impl MachineUpdates {
+    /// Returns whether a full scan is due. During a full scan, machines whose files are created have to wait, so the scan
+    /// waits for a pause between the updates, unless it was delayed for long.
+    fn is_scan_due(self, scan_duration: Duration, now: Instant) -> bool {
+        let (since_first, since_last) = (now - self.first, now - self.last);
+        since_last >= SETTLE_AFTER + scan_duration * PAUSE_PER_SCAN
+            || since_first >= LONGEST_SETTLING.max(scan_duration * SETTLE_PER_SCAN)
+    }
 }
 
 /// Pause after a scan, as a multiple of its duration. With ten thousand machine files, a scan takes a second.
 const PAUSE_PER_SCAN: u32 = 2;
-/// Minimum of `settle_after`.
+/// Minimum pause between updates of individual machines in which a full scan begins.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
-/// Minimum of `settle_after`, as a multiple of the duration of a scan.
-const SETTLE_PER_SCAN: u32 = 20;
+/// Minimum time after the first update of an individual machine after which a full scan begins without a pause.
+const LONGEST_SETTLING: Duration = Duration::from_secs(10);
+/// Minimum of this time, as a multiple of the duration of a scan: fewer than one in a hundred machines waits for a scan.
+const SETTLE_PER_SCAN: u32 = 200;
 
 impl SiteReloader {
     pub fn new(
@@ -70,7 +89,7 @@ impl SiteReloader {
             due: now,
             earliest: now,
             refreshed: None,
-            settle_after: SETTLE_AFTER,
+            scan_duration: Duration::ZERO,
         }
     }
 
@@ -123,16 +142,17 @@ impl SiteReloader {
         let refreshed = catch_unwind(AssertUnwindSafe(|| self.loader.refresh_machines(&current, changed)));
         let Ok(Some(snapshot)) = refreshed else { return false };
         self.publish.send_replace(Arc::new(snapshot));
-        self.refreshed.get_or_insert_with(Instant::now);
+        let last = Instant::now();
+        let first = self.refreshed.map_or(last, |updates| updates.first);
+        self.refreshed = Some(MachineUpdates { first, last });
         true
     }
 
     /// Scans the directory. Catches panics, so that one file cannot end the thread.
     fn try_rescan(&mut self, scan_interval: Duration) {
         let began = Instant::now();
-        if self.refreshed.is_some_and(|refreshed| refreshed.elapsed() >= self.settle_after) {
+        if self.refreshed.is_some_and(|updates| updates.is_scan_due(self.scan_duration, began)) {
             self.loader.require_new_snapshot();
-            self.refreshed = None;
         }
         if catch_unwind(AssertUnwindSafe(|| self.rescan())).is_err() {
             self.watch.log_problem("the server's directory cannot be read because of an internal error: the files that were read before stay in force".to_owned());
@@ -144,8 +164,14 @@ impl SiteReloader {
     fn rescan(&mut self) {
         self.state.check_file();
         let began = Instant::now();
-        let Some(SiteScan { mut directory, problems, notes }) = self.loader.rescan() else { return };
-        self.settle_after = SETTLE_AFTER.max(began.elapsed() * SETTLE_PER_SCAN);
+        match self.loader.find_changes() {
+            SiteChanges::None => return,
+            // The periodic scan has found a file before the request that wrote the file has announced it.
+            SiteChanges::Machines(changed) if self.try_refresh(&changed) => return,
+            SiteChanges::Machines(_) | SiteChanges::All => {}
+        }
+        let SiteScan { mut directory, problems, notes } = self.loader.build_snapshot();
+        (self.scan_duration, self.refreshed) = (began.elapsed(), None);
         directory.problems.clone_from(&problems);
         let problems: BTreeSet<String> = problems.into_iter().collect();
         for new in problems.difference(&self.logged_problems) {
@@ -161,5 +187,29 @@ impl SiteReloader {
         }
         self.noted = notes;
         self.publish.send_replace(Arc::new(directory));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_scan_waits_for_a_pause_between_updates() {
+        let first = Instant::now();
+        let second = Duration::from_secs(1);
+        for (last, now, scan_duration, is_due) in [
+            (0, 1, Duration::ZERO, true),
+            (1, 1, Duration::ZERO, false),
+            (9, 9, Duration::ZERO, false),
+            (10, 10, Duration::ZERO, true),
+            (0, 2, second, false),
+            (0, 3, second, true),
+            (199, 199, second, false),
+            (200, 200, second, true),
+        ] {
+            let updates = MachineUpdates { first, last: first + second * last };
+            assert_eq!(updates.is_scan_due(scan_duration, first + second * now), is_due, "{last} {now}");
+        }
     }
 }

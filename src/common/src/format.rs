@@ -1,7 +1,7 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and the removal of secrets and
 //! hidden characters.
 
-pub mod machine_name_substitution;
+pub mod machine_ids_as_names;
 pub mod metal_api_rewording;
 pub mod os_error_messages;
 pub mod table;

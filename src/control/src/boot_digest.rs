@@ -34,7 +34,7 @@ impl BootDigest {
     }
 }
 
-/// Replaces the token by a placeholder. A value that contains other characters than hexadecimal digits is not a
+/// Replaces the token by a placeholder. A value that contains characters other than hexadecimal digits is not a
 /// token, and is not replaced; the digest then covers it.
 fn replace_token(cmdline: &str) -> String {
     let is_token =

@@ -4,7 +4,7 @@
 //!
 //! The file has the format of `GET /v1/machine/{id}`. It must be served over HTTPS, or be signed with a trusted key.
 
-use super::api_types::InstallReport;
+use super::agent_api_types::InstallReport;
 use super::retry::{AttemptResult, ONE_MINUTE_RETRIES, RetryPolicy, TEN_MINUTE_RETRIES};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::bounded_read::read_whole;
@@ -13,7 +13,7 @@ use common::error_code::ErrorCode;
 use common::output;
 use common::sync::lock_mutex;
 use linux::http;
-use location::FileLocation;
+use machine_file_url::FileLocation;
 use model::allocation::{AssignedMachine, OrderNumber, RecordSource};
 use model::install_report::{InstallOutcome, InstallResult};
 use model::inventory::Inventory;
@@ -24,7 +24,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use std::{io, thread};
 
-mod location;
+mod machine_file_url;
 
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -93,8 +93,8 @@ impl FileControl {
         machine: &str,
         inventory: &Inventory,
     ) -> Result<FileControl> {
-        let locations = location::expand_pattern(file, machine, inventory)?;
-        let report = report.map(|report| location::expand_pattern(report, machine, inventory)).transpose()?;
+        let locations = machine_file_url::expand_pattern(file, machine, inventory)?;
+        let report = report.map(|report| machine_file_url::expand_pattern(report, machine, inventory)).transpose()?;
         Ok(FileControl {
             client: http::new_client()?,
             machine: machine.to_owned(),

@@ -4,7 +4,7 @@
 mod acknowledged_requests;
 mod privileged_port_requests;
 
-use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUEST_ID, RegisterRequest};
+use super::agent_api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUEST_ID, RegisterRequest};
 use super::retry::{NO_RETRIES, ONE_MINUTE_RETRIES, RetryPolicy, RetrySchedule, TEN_MINUTE_RETRIES};
 use super::{AttemptNotice, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};

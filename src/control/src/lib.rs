@@ -1,7 +1,7 @@
 //! Control planes, which assign allocations to machines, and receive their events and reports. A control plane is a
 //! server over HTTP, a file, or metal-stack. The rest of the agent does not depend on the type of the control plane.
 
-pub mod api_types;
+pub mod agent_api_types;
 pub mod boot_digest;
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]

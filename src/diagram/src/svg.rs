@@ -4,7 +4,7 @@
 //! The colors are the palette of Okabe and Ito, which color-blind people can distinguish, and no information is conveyed by color alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
-use super::box_text_lines::{BoxContents, build_box_contents, strip_control_characters};
+use super::box_text_content::{BoxContents, build_box_contents, strip_control_characters};
 use super::node_text;
 use super::placement::{Connector, Rect, place_nodes};
 use common::format::format_count;

@@ -9,7 +9,7 @@ use common::error_code::ErrorCode;
 use common::output::print_note;
 use common::yaml::block_writer::to_block_yaml;
 use linux::atomic_file;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde_json::{Map, Value, json};
 use site::operator_files::yaml_node::{parse_document, to_json};
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::output_capture::{HOSTILE, first_hidden, recorded};
 use model::bmc::{Bmc, BmcAddress};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::Path;

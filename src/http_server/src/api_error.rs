@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use common::error::Error;
 use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
-use control::api_types::ErrorBody;
+use control::agent_api_types::ErrorBody;
 
 /// Error response with its HTTP status.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use crate::request_permits::RequestPermit;
 use axum::http::{HeaderMap, HeaderValue};
 use common::sync::lock_mutex;
-use control::api_types::REQUEST_ID;
+use control::agent_api_types::REQUEST_ID;
 use std::any::Any;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

@@ -18,8 +18,8 @@
 mod burn;
 mod fetch;
 mod foreign_format;
-pub mod image_copy;
 mod image_format;
+pub mod image_import;
 pub mod pack;
 mod pipeline;
 pub(crate) mod qcow2;

@@ -179,7 +179,7 @@ fn foreign_directory_is_changed_only_after_digest_verification() {
         digest: digest(DigestKind::Sha256, promised),
         ..ImagePart::default()
     };
-    // The chunk digests of an unsigned manifest may belong to another image than the expected digest.
+    // The chunk digests of an unsigned manifest may belong to an image other than that of the expected digest.
     let manifest = ImageManifest::compute(&image[..], image.len() as u64).unwrap();
     let lying = ImageManifest { digest: digest(DigestKind::Sha256, b"x"), ..manifest };
     for manifest in [None, Some(Arc::new(lying))] {

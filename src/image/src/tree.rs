@@ -21,7 +21,6 @@ mod capacity_limit;
 mod files_hidden_by_mounts;
 mod hard_link;
 mod header_block_limit;
-mod member_ambiguity;
 mod member_frames;
 mod member_receiver;
 mod member_sender;
@@ -31,6 +30,7 @@ mod pax;
 mod rollback;
 mod root_entry;
 mod sparse;
+mod tar_header_ambiguity;
 mod tar_member;
 mod tar_parser;
 #[cfg(test)]

@@ -2,14 +2,14 @@
 //!
 //! | content | purpose |
 //! |---|---|
-//! | mounted filesystem | purpose of its mount points ([`crate::system_data_classification`]) |
+//! | mounted filesystem | purpose of its mount points ([`crate::mount_point_purposes`]) |
 //! | swap area that fstab or the running system uses | system |
 //! | unmounted swap area, or unmounted partition whose type and content are those of the system, on a disk or array that also contains the mounted system | system |
 //! | partition inside a logical volume or mapping, such as the disk of a virtual machine | data |
 //! | any other content | data |
 
 use crate::fstab::{FstabLine, MountTable};
-use crate::system_data_classification::{PurposeSet, is_extended, is_installation_path, purpose_of_path};
+use crate::mount_point_purposes::{PurposeSet, is_extended, is_installation_path, purpose_of_path};
 use crate::system_partition_types::{is_swap_area, is_system_partition};
 use crate::underlying_devices::{find_layers, find_partitioned_device, find_volume, physical_volumes, volume_name};
 use model::device_name::{DevicePath, KernelName};

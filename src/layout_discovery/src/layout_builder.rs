@@ -9,7 +9,7 @@ use crate::content_purposes::MachineContents;
 use crate::discovery_notes::DiscoveryNote;
 use crate::fstab::FstabLine;
 use crate::layout_device_names::{array_path, select_disk};
-use crate::system_data_classification::PurposeSet;
+use crate::mount_point_purposes::PurposeSet;
 use model::device_name::{KernelName, LayoutPath};
 use model::inventory::{InventoryDisk, MdArray, MemberRole};
 use model::layout::{ArraySpec, DiskSpec, Layout, RaidLevel};

@@ -1,7 +1,7 @@
 //! Names of the machine's devices in the layout.
 
 use crate::content_purposes::MachineContents;
-use crate::system_data_classification::PurposeSet;
+use crate::mount_point_purposes::PurposeSet;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{InventoryDisk, MdArray, StackedDeviceKind, UniqueIdentifiers};
 use model::layout::DiskSpec;

@@ -13,14 +13,14 @@ mod discovery_notes;
 mod fstab;
 mod layout_builder;
 mod layout_device_names;
+mod mount_point_purposes;
 mod planned_erasure;
-mod proven_system;
 mod reinstall_assessment;
-mod system_data_classification;
 mod system_partition_types;
 #[cfg(test)]
 mod tests;
 mod underlying_devices;
+mod unproven_contents;
 
 pub use adoption_marker::{AdoptedInstallation, AdoptionPlan, plan_adoption};
 pub use annotated_yaml::format_layout;
@@ -36,7 +36,7 @@ use model::device_name::{DevicePath, KernelName};
 use model::inventory::Inventory;
 use model::layout::Layout;
 use model::storage_graph::DeviceStack;
-use proven_system::{UnprovenContent, find_unproven};
+use unproven_contents::{UnprovenContent, find_unproven};
 
 /// Layout that describes an existing machine, and the properties of the machine that the layout cannot express.
 #[derive(Debug, Clone)]
@@ -98,7 +98,7 @@ pub fn discover_layout_with_keys(
     let machine = MachineContents::new(inventory, stack, &mounts);
     let layout = build_layout(&machine, &mounts.memory, id, &mut notes);
     container_keys::note_container_keys(&machine, crypttab, &mut notes);
-    let of = |wanted: fn(&system_data_classification::PurposeSet) -> bool| {
+    let of = |wanted: fn(&mount_point_purposes::PurposeSet) -> bool| {
         let contents = machine.contents.iter().filter(|content| wanted(&content.purpose));
         contents.map(describe_content).collect::<Vec<_>>()
     };

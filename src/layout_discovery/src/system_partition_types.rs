@@ -71,8 +71,8 @@ pub(crate) fn name_system_type(partition: &DiskPartition) -> Option<&'static str
     find_type(partition).map(|known| known.name)
 }
 
-/// Returns whether the type of the partition is reserved for the system, and the partition has the content of this
-/// type. Several signatures never fit, because one of them may be that of data.
+/// Returns whether the type of the partition is reserved for the system, and its content matches the type. A partition
+/// with more than one signature never matches, because one of the signatures may belong to data.
 pub(crate) fn is_system_partition(partition: &DiskPartition) -> bool {
     find_type(partition).is_some_and(|known| known.content.includes(&partition.signatures))
 }

@@ -17,12 +17,12 @@ mod hardware;
 pub mod lldp_receiver;
 mod lvm_raid1_copies;
 mod md_arrays;
+mod multi_device_storage;
 pub(crate) mod nvme;
 pub mod proc_mounts;
 mod read_only_volume_mappings;
 #[cfg(test)]
 mod simulated_machine;
-mod spanning_components;
 mod stacked_devices;
 mod sysfs;
 mod volume_groups;
@@ -86,7 +86,7 @@ pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Invent
     let (groups, unlisted) = volume_groups::read_groups(roots, &inventory);
     inventory.groups = groups;
     inventory.unknown = [unexamined, unlisted].concat();
-    inventory.parts = spanning_components::read_components(roots, &inventory);
+    inventory.parts = multi_device_storage::read_components(roots, &inventory);
     inventory.filesystems = filesystem_contents::read_filesystems(&users, &inventory);
     inventory.limit_markers();
     Ok(inventory)

@@ -16,7 +16,7 @@ pub mod filesystem_features;
 pub mod filesystem_growth;
 pub mod image_table_adaptation;
 pub mod interrupted_gpt_edit;
-pub mod k8s_volumes;
+pub mod k8s_volume_preparation;
 mod loop_device;
 pub mod luks;
 pub mod lvm;

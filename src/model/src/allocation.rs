@@ -29,7 +29,8 @@ use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, Recorded
 use crate::k8s_volume::{self, K8sVolume};
 use crate::layout::{self, ParsedLayout};
 use crate::machine_migration::{self, MigrationAnswer, MigrationOffer, MigrationStatus};
-use crate::registry_auth::{PullSecret, SecretText};
+use crate::registry_auth::PullSecret;
+use crate::secret_text::SecretText;
 use common::diagnostic::Diagnostic;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -70,7 +70,7 @@ impl Architecture {
         }
     }
 
-    /// Returns the name of the directory of libraries in Debian.
+    /// Returns the Debian multiarch tuple, which names the library directory below `/usr/lib`.
     pub const fn multiarch_name(self) -> &'static str {
         match self {
             Architecture::Amd64 => "x86_64-linux-gnu",

@@ -1,7 +1,7 @@
 //! Management controller (BMC) of a machine: its address and credentials, and the data that the machine reads from its
 //! BMC.
 
-use crate::registry_auth::SecretText;
+use crate::secret_text::SecretText;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;

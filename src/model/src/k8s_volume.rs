@@ -3,13 +3,13 @@
 
 mod persistent_volume;
 mod quantity;
-mod resource_problems;
+mod resource_problem_messages;
 #[cfg(test)]
 mod tests;
 mod volume_list_parser;
 
 pub use persistent_volume::{BackedVolume, format_manifests};
-pub use resource_problems::{find_addition_problems, format_resource_problem, split_place};
+pub use resource_problem_messages::{find_addition_problems, format_resource_problem, split_place};
 pub use volume_list_parser::parse_volumes;
 
 use crate::device_name::LayoutPath;

@@ -4,7 +4,6 @@
 mod advice;
 mod array_options;
 mod canonical;
-mod dependencies;
 mod encryption;
 mod field_name_spelling;
 mod field_reader;
@@ -24,13 +23,13 @@ mod spelling_edits;
 #[cfg(test)]
 mod tests;
 mod types;
+mod underlying_objects;
 mod validation;
 mod value_syntax;
 mod yaml_document;
 
 pub(crate) use advice::suggest_disk;
 pub use canonical::{canonical_yaml, compute_digest};
-pub use dependencies::UnderlyingObjects;
 pub use encryption::{EncryptionSpec, KeySource};
 pub use filesystem_limits::max_filesystem_bytes;
 pub use image_version_constraints::{ImageId, ImageVersion};
@@ -40,6 +39,7 @@ pub use parser::{
 };
 pub use size::RequestedSize;
 pub use types::*;
+pub use underlying_objects::UnderlyingObjects;
 pub use validation::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, validate_layout};
 
 use field_name_spelling::find_nearest;

@@ -28,4 +28,5 @@ pub mod machine_identity;
 pub mod machine_migration;
 pub mod pool_machine_disks;
 pub mod registry_auth;
+pub mod secret_text;
 pub mod storage_graph;

@@ -12,7 +12,7 @@ mod field_names;
 #[cfg(test)]
 mod fuzz;
 mod ifupdown;
-mod ini;
+mod ini_writer;
 mod interface_names_and_ids;
 mod json_fields;
 mod metal_stack;

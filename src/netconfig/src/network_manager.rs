@@ -1,7 +1,7 @@
 //! Configuration for NetworkManager: one keyfile per device. NetworkManager ignores keyfiles that other users can read.
 
 use super::bond_parameters::ParameterType;
-use super::ini::IniFile;
+use super::ini_writer::IniFile;
 use super::{BondConfig, Cidr, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute};
 use model::inventory::Nic;
 use sha2::{Digest, Sha256};

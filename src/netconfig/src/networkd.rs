@@ -2,7 +2,7 @@
 //! a `.link` file for each renamed NIC.
 
 use super::bond_parameters::ParameterType;
-use super::ini::IniFile;
+use super::ini_writer::IniFile;
 use super::{BondConfig, DHCP_METRIC, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute};
 
 /// Mode of the files, which the unprivileged networkd must be able to read.

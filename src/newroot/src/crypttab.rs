@@ -88,7 +88,7 @@ pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::registry_auth::SecretText;
+    use model::secret_text::SecretText;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use uuid::Uuid;

@@ -3,7 +3,7 @@
 
 use super::NewRoot;
 use common::error::{Context, Error, Phase, Result};
-use linux::storage::k8s_volumes;
+use linux::storage::k8s_volume_preparation;
 use model::install_report::PreparedVolume;
 use model::k8s_volume::{BackedVolume, SPARSE, format_manifests};
 use operations::{ManifestVolume, SparseVolume, WriteK8sVolumeFiles};
@@ -54,8 +54,8 @@ pub fn write_volumes(root: &NewRoot, write: &WriteK8sVolumeFiles, say: &dyn Fn(&
     let mut done = Vec::new();
     for prepared in &write.volumes {
         let ManifestVolume { volume, device, persistent, size_bytes, .. } = prepared;
-        let path = k8s_volumes::persistent_path(persistent)?;
-        let measured = || Ok(prepared.size_on(k8s_volumes::read_device_size(device)?));
+        let path = k8s_volume_preparation::persistent_path(persistent)?;
+        let measured = || Ok(prepared.size_on(k8s_volume_preparation::read_device_size(device)?));
         let size_bytes = size_bytes.map_or_else(measured, Ok)?;
         done.push(PreparedVolume { name: volume.name.clone(), uid: volume.uid.to_string(), path, size_bytes });
     }
@@ -91,7 +91,7 @@ fn write_sparse_file(root: &NewRoot, sparse: &SparseVolume) -> Result<()> {
         file.set_len(*size_bytes).context(Phase::Target, what)?;
         // The real path is used, because the image may contain arbitrary symlinks.
         let real = root.real_path(&file).context(Phase::Target, what)?;
-        k8s_volumes::fill_sparse_file(&real, filling, *uid, name)?;
+        k8s_volume_preparation::fill_sparse_file(&real, filling, *uid, name)?;
         file.sync_all().context(Phase::Target, what)?;
         root.rename_new_file(&unfinished, &uid.to_string()).context(Phase::Target, what)
     };

@@ -15,7 +15,7 @@ mod efi_names;
 mod esp_files;
 pub(crate) mod file_search;
 mod filesystem_support;
-pub(crate) mod grub_variables;
+pub(crate) mod grub_config_reader;
 mod host_identity;
 mod image_architecture;
 mod image_arguments;

@@ -14,7 +14,7 @@ use cache::{FetchCache, REQUEST_INTERVAL};
 use common::error::{Context, Phase, Result};
 use common::type_errors::locate_json_error;
 use linux::http;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use reqwest::{RequestBuilder, StatusCode, Url};
 use serde::Deserialize;

@@ -5,7 +5,7 @@ use crate::role_mapping::{GroupRole, assign_role};
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use marked_yaml::Spanned;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use reqwest::Url;
 use serde::Deserialize;
 use site::operator_files::yaml_node::{deserialize_node, format_at, parse_document};

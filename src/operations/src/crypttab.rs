@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde::Serialize;
 use uuid::Uuid;
 

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::{LuksContainer, MakeFilesystem, MountFilesystem, MountReadOnly, OpenContainer};
     use model::layout::{FilesystemFormat, KeySource};
-    use model::registry_auth::SecretText;
+    use model::secret_text::SecretText;
     use uuid::Uuid;
 
     fn mount(format: FilesystemFormat, options: &[&str]) -> MountFilesystem {

@@ -59,7 +59,7 @@ impl PlannedOperation for BurnImage {
 fn describe_image(name: &str, hidden: &[String], merged: &[String]) -> OperationText {
     let below = |said: &str, paths: &[String]| (!paths.is_empty()).then(|| format!("{said} {}", paths.join(", ")));
     let hidden = below("files of the image are hidden below", hidden);
-    let merged = below("files of the image are added, and replace those of the same name, below", merged);
+    let merged = below("files of the image are merged, replacing files of the same name, into", merged);
     let first = OperationText::after(format!("{name}, whose digest is verified before the system is started"));
     first.with(hidden.into_iter().chain(merged).collect())
 }

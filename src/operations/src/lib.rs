@@ -11,12 +11,14 @@
 mod activation_rehearsal;
 mod array_slot;
 mod arrays;
+mod boot_setup;
 mod boot_setup_inputs;
 mod control_plane_report;
 mod crypttab;
 mod disk_protection;
 mod effect;
 mod etc_metal_files;
+mod existing_filesystem_files;
 mod extents;
 mod filesystem_growth;
 mod filesystems;
@@ -24,9 +26,7 @@ mod firmware;
 mod fstab;
 mod holder_release;
 mod image;
-mod image_boot_setup;
 mod image_bootability;
-mod injected_files;
 mod k8s_volume_files;
 mod k8s_volumes;
 mod kexec;
@@ -50,6 +50,7 @@ mod wipe;
 pub use activation_rehearsal::{ActivationRehearsal, RestoreOp};
 pub use array_slot::ArraySlot;
 pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
+pub use boot_setup::AdaptImage;
 pub use boot_setup_inputs::{
     BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
     SeedFilesystem,
@@ -59,6 +60,7 @@ pub use crypttab::{CrypttabEntry, WriteCrypttab};
 pub use disk_protection::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
 pub use etc_metal_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
+pub use existing_filesystem_files::{InjectFiles, InjectedFile};
 pub use extents::{ByteRange, DiskExtents, StageExtents};
 pub use filesystem_growth::GrowFilesystem;
 pub use filesystems::{MakeFilesystem, MountingKernel, TryFilesystem};
@@ -66,9 +68,7 @@ pub use firmware::{FindBootLoader, OWN_PREFIX, RemoveVariables, VariableRemoval,
 pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
 pub use holder_release::{AssertFree, DiskHolder, ReleaseDiskHolder, StopInspectedDevices};
 pub use image::{BurnImage, ResolveImage};
-pub use image_boot_setup::AdaptImage;
 pub use image_bootability::{ImageFindings, ImageNeeds, explain_mismatch};
-pub use injected_files::{InjectFiles, InjectedFile};
 pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WriteK8sVolumeFiles};
 pub use k8s_volumes::{
     CreateK8sVolume, InitialVolumeContent, array_partition_link, logical_volume_link, spanning_partition_bytes,

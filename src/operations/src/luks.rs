@@ -4,7 +4,7 @@ use crate::operation_text::{DeviceSizes, MIB, OperationLine, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device_name::DevicePath;
 use model::layout::KeySource;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde::Serialize;
 use uuid::Uuid;
 

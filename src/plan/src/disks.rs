@@ -5,7 +5,7 @@ use super::disk_descriptions::describe_record;
 use super::partition_placement::{self, SectorExtent};
 use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::planner_state::{MissingDisk, PlannerState, verdict_on_disk};
-use super::{DiskVerdict, InstallMode, erased_ranges};
+use super::{DiskVerdict, InstallMode, disk_erasure_plan};
 use crate::content_descriptions;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -157,7 +157,7 @@ impl<'a> PlannerState<'a> {
         }
         // A blank disk is not erased, because it does not contain any data.
         let erase = if fate == DeviceFate::Blank { EraseMode::None } else { self.request.steps.erase_mode() };
-        self.decided.wipes.push(erased_ranges::wipe_disk(erase, found, &extents));
+        self.decided.wipes.push(disk_erasure_plan::wipe_disk(erase, found, &extents));
         if !disk.partitions.is_empty() {
             let partitions = disk.partitions.iter().zip(&extents);
             let guid = (self.ids)();

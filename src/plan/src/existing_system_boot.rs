@@ -1,8 +1,8 @@
 //! Plan for a machine that is already installed. The plan boots the installed system, and does not destroy anything.
 
 use super::display::RunningTrees;
+use super::non_destructive_plan::ReadOnlyPlan;
 use super::preserved_activation::no_replay_option;
-use super::read_only_plans::ReadOnlyPlan;
 use super::recorded_disk::table_guid;
 use super::stages::drop_empty_stages;
 use super::{

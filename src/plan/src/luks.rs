@@ -28,7 +28,7 @@ use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::{DeviceSignature, InspectionTarget, Inventory};
 use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::{ByteRange, CrypttabEntry, DATA_OFFSET_BYTES, DeviceOp, LuksContainer, Operation, SessionOp};
 use uuid::Uuid;

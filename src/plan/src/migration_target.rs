@@ -9,7 +9,7 @@
 //! | a device with smaller sectors than on the source machine, for `vfat` or unknown content | the content may contain sector numbers |
 //! | an id that also exists on a disk that is not wiped | the system may use the wrong device |
 //! | a disk that would be wiped, and has the partition table or hardware identifiers of a disk of the source machine | the disk contains the data that would be migrated |
-//! | another architecture than that of the source machine | the system cannot run |
+//! | an architecture other than that of the source machine | the system cannot run |
 //! | Kubernetes volumes | they are not migrated |
 
 use super::plan_decisions::PlanDecisions;

@@ -13,7 +13,7 @@ use super::partition_gap_placement;
 use super::partition_placement::{self, SectorExtent};
 use super::planned_devices::DeviceFate;
 use super::planner_state::PlannerState;
-use super::{erased_ranges, plan_decisions::PartlyKeptDisk};
+use super::{disk_erasure_plan, plan_decisions::PartlyKeptDisk};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::allocation::FinisherChoice;
@@ -109,7 +109,7 @@ impl<'a> PlannerState<'a> {
         let added = self.add_partitions(disk, found, &removed, new);
         let ranges: Vec<ByteRange> = preserved_partitions.iter().map(|part| extent_of(part)).collect();
         let extents: Vec<SectorExtent> = new.iter().map(|(_, extent)| *extent).collect();
-        let (first, zero) = erased_ranges::cleared_ranges(found, &removed, &extents, &ranges);
+        let (first, zero) = disk_erasure_plan::cleared_ranges(found, &removed, &extents, &ranges);
         let (device, identity) = (found.device.clone(), DiskIdentity::from_disk(found));
         let boot_gap = self.boot_gap(&disk.device, found, &ranges, &extents);
         self.decided.clears.push(ClearRanges {

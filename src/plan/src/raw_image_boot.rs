@@ -2,8 +2,8 @@
 //! partition with the boot loader is unknown before. All disks are locked, and none is written.
 
 use super::{
-    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
-    stale_boot_variables,
+    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, non_destructive_plan::ReadOnlyPlan,
+    opaque_objects, stale_boot_variables,
 };
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;

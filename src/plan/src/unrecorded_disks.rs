@@ -52,7 +52,7 @@ impl PlannerState<'_> {
             }
             let said = format!(
                 "{disk} would be wiped and is not blank: it contains {contents}. The layout selects the disk only by \
-                its name, and no record about this machine lists the disk, so this may be another disk than intended",
+                its name, and no record about this machine lists the disk, so this may be a disk other than the intended one",
                 disk = found.device,
                 contents = content_descriptions::describe_contents(found)
             );

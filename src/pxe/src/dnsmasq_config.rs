@@ -1,7 +1,7 @@
 //! Configuration of dnsmasq, which reads no other configuration file.
 
-use super::command_line_options::{AddressRange, DhcpOption};
 use super::nic::PxeNic;
+use super::pxe_options::{AddressRange, DhcpOption};
 use std::fmt::Write;
 use std::path::Path;
 

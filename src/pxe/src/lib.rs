@@ -8,22 +8,22 @@
 //! directory, `supervisor` supervises it, `other_dhcp_servers` detects other DHCP servers, and `dns_check` checks the
 //! name in `--url`. [`ipxe`] generates the scripts that iPXE runs. Start with [`PxeServer::start_dnsmasq`].
 
-pub mod command_line_options;
 mod dns_check;
 mod dnsmasq_config;
 mod dnsmasq_directory;
 pub mod ipxe;
 mod nic;
 mod other_dhcp_servers;
+pub mod pxe_options;
 mod supervisor;
 
-use command_line_options::PxeOptions;
 use common::error::{Context, Error, Phase, Result};
 use common::url_host::extract_host;
 use dnsmasq_config::{BINARIES, NAME_BYTES};
 use dnsmasq_directory::DnsmasqDirectory;
 use linux::process::capabilities::{self, Capability};
 use nic::{PxeNic, TFTP_PORT};
+use pxe_options::PxeOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;

@@ -1,11 +1,11 @@
 //! Supervision of dnsmasq: it is started, restarted if it exits or the NIC changes, and stopped when the server ends.
 //! Its log is forwarded.
 
-use super::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
 use super::nic::PxeNic;
 use super::other_dhcp_servers::DhcpServerSearch;
+use super::pxe_options::{AddressRange, DhcpOption, PxeOptions};
 use super::{BootServer, CAPABILITIES, PxeLog, PxeMessage, binaries_url, script_url};
 use linux::process::{BackgroundProcess, ToolCommand};
 use std::path::PathBuf;

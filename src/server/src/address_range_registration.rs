@@ -3,7 +3,7 @@
 
 use common::error::{Error, Phase, Result};
 use http_server::server_log::ServerLog;
-use pxe::command_line_options::AddressRange;
+use pxe::pxe_options::AddressRange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Properties of the server's host and its network. Tests replace these properties.
 
-use super::health_monitor::{FreeSpace, read_free_space};
+use super::server_health_monitor::{FreeSpace, read_free_space};
 use api::source_port_check::FIRST_UNPRIVILEGED_PORT;
 use linux::neighbor_table::{self, MacLookup};
 use std::sync::Arc;

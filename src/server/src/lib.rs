@@ -8,15 +8,14 @@
 //! * Start: `options` and `limit_options` define the command line, `listeners` binds the sockets and assigns routes to
 //!   them, and `systemd_notify` reports to systemd.
 //! * Requests: `host_and_origin_check` checks the head of every request. `record_retention` deletes old records.
-//! * Checks: `site_check` checks all files of a directory, `health_monitor` checks the running server, and
+//! * Checks: `site_check` checks all files of a directory, `server_health_monitor` checks the running server, and
 //!   `site_initialization` creates a directory.
 //!
 //! The tests start complete servers on the loopback interface.
 
 mod address_range_registration;
 mod app_state_setup;
-mod authorization_layer;
-mod health_monitor;
+mod authorization_and_audit;
 mod host_and_origin_check;
 mod host_environment;
 mod limit_options;
@@ -25,6 +24,7 @@ mod network_boot;
 mod opened_site;
 mod options;
 mod record_retention;
+mod server_health_monitor;
 mod server_lifecycle;
 mod site_check;
 mod site_initialization;

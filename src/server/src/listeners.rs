@@ -1,7 +1,7 @@
 //! Listening sockets and their routes. If TLS is configured, requests with a token are accepted only over TLS. Boot
 //! scripts, kernel and ramdisk remain available over plain HTTP, because most firmware does not support TLS.
 
-use super::{ServerConfig, authorization_layer, host_and_origin_check};
+use super::{ServerConfig, authorization_and_audit, host_and_origin_check};
 use api::metal_api::machines;
 use api::{AppState, HttpsPort, agent_api, deploy_templates, downloads, netboot, routes};
 use axum::Router;
@@ -210,7 +210,7 @@ fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
 /// Adds the authorization and the check of request heads as layers, so that they also apply to unknown paths.
 fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     router
-        .layer(from_fn_with_state(app.clone(), authorization_layer::authorize))
+        .layer(from_fn_with_state(app.clone(), authorization_and_audit::authorize))
         .layer(from_fn_with_state(app.clone(), host_and_origin_check::guard_request))
         .with_state(app.clone())
 }

@@ -5,7 +5,7 @@ use super::options::ServerConfig;
 use common::error::{Context, Phase, Result};
 use http_server::rate_limited_log::RateLimitedLog;
 use http_server::server_log::ServerLog;
-use pxe::command_line_options::PxeOptions;
+use pxe::pxe_options::PxeOptions;
 use pxe::{PxeLog, PxeMessage, PxeServer};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl NetworkBoot {
         self.pxe.as_ref().map(|pxe| pxe.ipxe.clone())
     }
 
-    /// Stops dnsmasq, and then ends the registration, so that another server can assign the addresses.
+    /// Stops dnsmasq, and then releases the registered address range, so that another server can assign its addresses.
     pub(crate) async fn stop_dnsmasq(self, state: ServerState) {
         let NetworkBoot { pxe, range } = self;
         let _ = tokio::task::spawn_blocking(move || drop(pxe)).await;

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use http_server::listen_address::parse_listen_address;
 use http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS;
 use pxe::BootServer;
-use pxe::command_line_options::{AddressRange, DhcpOption, PxeOptions};
+use pxe::pxe_options::{AddressRange, DhcpOption, PxeOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
 use super::app_state_setup::{StartedServices, build_app_state};
-use super::health_monitor::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explain_full_disk, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::network_boot::NetworkBoot;
 use super::opened_site::{OpenedSite, open_documents, start_reloader};
 use super::options::ServerConfig;
 use super::record_retention::delete_expired_records;
+use super::server_health_monitor::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explain_full_disk, watch_health};
 use super::start_checks::check_at_start;
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
 use api::accepted_host_names::describe_unresolvable_host;

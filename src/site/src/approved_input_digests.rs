@@ -6,7 +6,7 @@ use crate::allocation_resolution::ResolvedAllocation;
 use crate::operator_files::{ImageLocation, ImageSpec};
 use common::error_code::ErrorCode;
 use model::allocation::Allocation;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};

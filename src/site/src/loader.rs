@@ -13,6 +13,7 @@ use crate::documents::SiteDocuments;
 use crate::duplicate_ids::index_by_id;
 use crate::ganeti_os_definitions::{self, DefinitionChoice, OsDefinitions};
 use crate::image_states::{self, ImageStates};
+use crate::machine_refresh::ChangedMachine;
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use crate::plan_approvals::{self, Approval, Approvals};
 use crate::registry_credentials::RegistryCredentials;
@@ -84,6 +85,19 @@ pub struct SiteScan {
     pub notes: Vec<String>,
 }
 
+/// Changes since the last scan of the directory.
+#[derive(Debug)]
+pub enum SiteChanges {
+    None,
+    /// Only files of these machines are new or have changed.
+    Machines(Vec<ChangedMachine>),
+    /// A new snapshot of the whole directory is necessary.
+    All,
+}
+
+/// Maximum number of changed machine files for which the machines are updated separately.
+const SEPARATE_MACHINES: usize = 64;
+
 impl SiteLoader {
     pub fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
         SiteLoader {
@@ -150,9 +164,40 @@ impl SiteLoader {
 
     /// Returns a new snapshot, or `None` if nothing has changed since the last scan.
     pub fn rescan(&mut self) -> Option<SiteScan> {
+        match self.find_changes() {
+            SiteChanges::None => None,
+            SiteChanges::Machines(_) | SiteChanges::All => Some(self.build_snapshot()),
+        }
+    }
+
+    /// Reads the files that have changed, and returns what has changed since the last scan.
+    pub fn find_changes(&mut self) -> SiteChanges {
+        // Documents in the database are read first, because they contain the machine files.
+        let is_revised = self.refresh_revision();
+        let machines = self.machines.find_changes();
+        if self.find_other_changes() || is_revised || machines.affects_others {
+            return SiteChanges::All;
+        }
+        match self.identify_machines(machines.files) {
+            None => SiteChanges::All,
+            Some(changed) if changed.is_empty() => SiteChanges::None,
+            Some(changed) => SiteChanges::Machines(changed),
+        }
+    }
+
+    /// Returns the machines to which the files belong. Returns `None` if there are too many files to update each machine
+    /// separately, or if a file is invalid.
+    fn identify_machines(&self, files: Vec<PathBuf>) -> Option<Vec<ChangedMachine>> {
+        let identify = |file: PathBuf| {
+            let machine = self.machines.entries.get(&file)?.newest.as_ref().ok()?;
+            Some(ChangedMachine { id: machine.id.clone(), file: Some(file) })
+        };
+        if files.len() > SEPARATE_MACHINES { None } else { files.into_iter().map(identify).collect() }
+    }
+
+    /// Reads everything except the machine files, and returns whether anything has changed.
+    fn find_other_changes(&mut self) -> bool {
         let mut changed = std::mem::take(&mut self.stale);
-        changed |= self.refresh_revision();
-        changed |= self.machines.rescan();
         changed |= self.layouts.rescan();
         changed |= self.images.rescan();
         changed |= self.definitions.rescan();
@@ -166,7 +211,7 @@ impl SiteLoader {
         let stamps: Vec<_> = stamps.map(|path| image_digest_cache::file_stamp(&path).ok()).collect();
         changed |= stamps != self.stamps;
         self.stamps = stamps;
-        changed.then(|| self.build_snapshot())
+        changed
     }
 
     fn image_paths(&self) -> Vec<PathBuf> {
@@ -185,7 +230,8 @@ impl SiteLoader {
         }
     }
 
-    fn build_snapshot(&mut self) -> SiteScan {
+    /// Evaluates all files and all machines.
+    pub fn build_snapshot(&mut self) -> SiteScan {
         let mut problems: Vec<String> = self.unread.iter().cloned().collect();
         let layouts = self.layouts.take_last_valid(&mut problems);
         let layouts = index_by_id("layout", layouts, |layout| &layout.id, &mut problems);

@@ -40,6 +40,9 @@ impl SiteLoader {
             if known.is_some_and(|known| *known != path) {
                 return None;
             }
+            if snapshot.machine_files.iter().any(|(other, file)| other != id && *file == path) {
+                return None;
+            }
             let named = path.display().to_string();
             if snapshot.problems.iter().any(|problem| problem.starts_with(&named)) {
                 return None;
@@ -82,7 +85,7 @@ impl SiteLoader {
 mod tests {
     use super::*;
     use crate::ganeti_os_definitions::{OsDefinitions, VerifyCache};
-    use crate::loader::SiteScan;
+    use crate::loader::{SiteChanges, SiteScan};
     use std::fs;
     use std::time::Duration;
     use store::ServerState;
@@ -143,6 +146,25 @@ mod tests {
         let scanned = site.loader.rescan().unwrap().directory;
         assert_eq!(scanned.machines().count(), 4);
         assert_ne!(scanned.machine_version(&id(1)), new.machine_version(&id(1)));
+    }
+
+    #[test]
+    fn periodic_scan_finds_single_machines() {
+        let mut site = LoadedSite::new();
+        assert!(matches!(site.loader.find_changes(), SiteChanges::None));
+        let file = site.write(7, "52:54:00:00:00:07", "");
+        let SiteChanges::Machines(changed) = site.loader.find_changes() else { panic!() };
+        assert_eq!(changed, [ChangedMachine { id: id(7), file: Some(file.clone()) }]);
+        let new = site.loader.refresh_machines(&site.snapshot, &changed).unwrap();
+        assert_eq!(new.machine_files[&id(7)], file);
+        // The file now describes another machine, so the machine that it described has no file.
+        fs::write(&file, format!("id: {}\nname: m8\nmacs: ['52:54:00:00:00:08']\n", id(8))).unwrap();
+        let SiteChanges::Machines(changed) = site.loader.find_changes() else { panic!() };
+        assert!(site.loader.refresh_machines(&new, &changed).is_none());
+        site.write(7, "52:54:00:00:00:07", "unknown: 1\n");
+        assert!(matches!(site.loader.find_changes(), SiteChanges::All), "an invalid file");
+        fs::remove_file(&file).unwrap();
+        assert!(matches!(site.loader.find_changes(), SiteChanges::All), "a removed file");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 mod agent_allocation;
 mod bmc;
 mod error_collection;
-mod file_type_detection;
 mod image_file;
 mod k8s_volumes;
 mod machine_file;
+mod machine_file_detection;
 mod machine_networks;
 mod network_config_validation;
 pub(crate) mod os_parameters;
@@ -15,10 +15,10 @@ mod pull_secret;
 pub(crate) mod recorded_allocation;
 pub mod yaml_node;
 
-pub use file_type_detection::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
 pub use image_file::parse_image;
 pub use k8s_volumes::parse_resources;
 pub use machine_file::{DEFAULT_ID, consoles_for, default_consoles, parse_machine};
+pub use machine_file_detection::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
 pub use protected_fields::ProtectedFields;
 pub use yaml_node::{format_at, replace_positions, suggest_name};
 
@@ -29,7 +29,8 @@ use model::architecture::Architecture;
 use model::bmc::Bmc;
 use model::deploy_steps::EraseMode;
 use model::image_boot_contents::BootContents;
-use model::registry_auth::{PullSecret, SecretText};
+use model::registry_auth::PullSecret;
+use model::secret_text::SecretText;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;

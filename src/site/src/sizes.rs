@@ -3,7 +3,7 @@
 use crate::operator_files::suggest_name;
 use crate::operator_files::yaml_node::{deserialize_node, format_at, parse_document};
 use common::format;
-use control::api_types::RegisteredHardware;
+use control::agent_api_types::RegisteredHardware;
 use marked_yaml::Spanned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -166,7 +166,7 @@ pub fn choose_size(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::api_types::HardwareDisk;
+    use control::agent_api_types::HardwareDisk;
 
     fn hardware(cpu_cores: u32, memory: u64, disks: &[u64]) -> RegisteredHardware {
         let disk = |size: &u64| HardwareDisk { name: "/dev/sda".to_owned(), size: *size };

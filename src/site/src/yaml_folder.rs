@@ -75,6 +75,21 @@ pub(crate) struct YamlFolder<T> {
     documents: SiteDocuments,
 }
 
+/// Changes of a folder since its last scan.
+#[derive(Debug, Default)]
+pub(crate) struct FolderChanges {
+    /// True if a file was removed, or the folder became readable or unreadable.
+    pub affects_others: bool,
+    /// Paths of the files that are new or have changed.
+    pub files: Vec<PathBuf>,
+}
+
+impl FolderChanges {
+    fn is_empty(&self) -> bool {
+        !self.affects_others && self.files.is_empty()
+    }
+}
+
 impl<T: Clone> YamlFolder<T> {
     pub(crate) fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
         let documents = SiteDocuments::of_directory(&path);
@@ -94,26 +109,30 @@ impl<T: Clone> YamlFolder<T> {
 
     /// Reads changed files, and returns whether anything has changed.
     pub(crate) fn rescan(&mut self) -> bool {
+        !self.find_changes().is_empty()
+    }
+
+    /// Reads the files that are new or have changed, and returns what has changed.
+    pub(crate) fn find_changes(&mut self) -> FolderChanges {
+        let affects_others = |affects_others| FolderChanges { affects_others, files: Vec::new() };
         let found = match self.documents.list_yaml(&self.path) {
             Ok(found) => found,
             Err(error) if self.optional && self.entries.is_empty() && error.kind() == ErrorKind::NotFound => {
-                return self.unread.take().is_some();
+                return affects_others(self.unread.take().is_some());
             }
             Err(error) => {
                 let now = Some(ReadFault::continue_fault(self.unread.as_ref(), error.to_string()));
                 let changed = now != self.unread;
                 self.unread = now;
-                return changed;
+                return affects_others(changed);
             }
         };
-        let mut changed = self.unread.take().is_some();
+        let was_unread = self.unread.take().is_some();
         let before = self.entries.len();
         self.entries.retain(|path, _| found.contains(path));
-        changed |= self.entries.len() != before;
-        for path in found {
-            changed |= self.rescan_file(path);
-        }
-        changed
+        let mut changes = affects_others(was_unread || self.entries.len() != before);
+        changes.files = found.into_iter().filter(|path| self.rescan_file(path.clone())).collect();
+        changes
     }
 
     /// Reads the file if it has changed, and returns whether anything has changed.

@@ -3,7 +3,7 @@
 
 use common::error_code;
 use common::timestamp::now;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use serde::{Deserialize, Serialize};
 
 /// Failure of an attempt, as reported by the machine.

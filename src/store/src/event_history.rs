@@ -6,7 +6,7 @@ use super::reinstall_order_records::ReinstallOrder;
 use super::{ServerState, now};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries stored per machine.

@@ -11,7 +11,7 @@ use super::registered_boots::current_token;
 use super::{ServerState, migration_records, operator_documents, restore_confirmation};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use model::install_marker::RecordedDisk;
 
 /// Response to a boot that requests permission to pass the point of no return of a first installation.

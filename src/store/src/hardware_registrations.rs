@@ -4,7 +4,7 @@
 use super::{ServerState, TokenHash, now, to_json};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::inventory::Inventory;
 use model::machine_identity::parse_usable_uuid;
 

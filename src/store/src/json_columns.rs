@@ -4,7 +4,7 @@ use crate::sql::{self, Row};
 use serde::de::DeserializeOwned;
 
 /// Parses a column that contains JSON. Returns an error if the value cannot be parsed. If such a value were treated
-/// as missing, another layout than the stored one might be used.
+/// as missing, a layout other than the stored one might be used.
 pub fn parse_column<T: DeserializeOwned>(row: &Row, column: usize) -> sql::Result<Option<T>> {
     let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
     let value = serde_json::from_str(&text);

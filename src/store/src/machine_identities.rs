@@ -3,7 +3,7 @@
 use super::ServerState;
 use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::machine_identity::{RegisteredIdentity, parse_usable_uuid, usable_mac};
 
 impl ServerState {

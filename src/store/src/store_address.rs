@@ -19,7 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// URL parameter that names the file of the certificate authority for the server's certificate, as in libpq.
+/// URL parameter, as in libpq, that specifies the CA certificate file for verifying the PostgreSQL server.
 const ROOT_CERTIFICATE: &str = "sslrootcert";
 
 /// Address of a PostgreSQL database.

@@ -20,7 +20,7 @@ use super::install_attempt::StartedAttempt;
 use super::install_state::InstallState;
 use super::reinstall_order_records::ReinstallOrder;
 use common::format::truncate_bytes;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use model::install_marker::attempt_proof::MarkerMismatch;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use std::fmt;

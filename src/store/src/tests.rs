@@ -31,7 +31,7 @@ use super::*;
 use crate::sql::params;
 use ::model::install_marker;
 use common::error::Result;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use std::fs;
 use std::time::Duration;
 use tempfile::TempDir;

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::boot_token::RequestedBoot;
     use crate::{BootTarget, EnrollOutcome, FileAllocation, MachineBoot, RegisteringClient};
-    use control::api_types::RegisterRequest;
+    use control::agent_api_types::RegisterRequest;
 
     struct Rack {
         state: ServerState,

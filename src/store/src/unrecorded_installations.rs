@@ -43,7 +43,7 @@ impl ServerState {
         .await
     }
 
-    /// Records the allocation in the marker as adopted and installed, together with the marker and the layout. The
+    /// Marks the allocation that the marker names as adopted and installed, and stores the marker and the layout with it. The
     /// contents of the marker are not verified.
     ///
     /// # Errors

@@ -183,8 +183,9 @@ fn receive_until(
 ) -> io::Result<u64> {
     let wanted = terms.magic.as_ref().map(GanetiMagic::wire_prefix).unwrap_or_default();
     let mut magic = vec![0; wanted.len()];
-    let other =
-        || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: the peer transfers another disk than expected");
+    let other = || {
+        io::Error::new(ErrorKind::InvalidInput, "magic mismatch: the peer transfers a disk other than the expected one")
+    };
     if let Err(error) = plain.read_exact(&mut magic) {
         // If the connection or lzop has failed, that error is returned, because it is the cause of the missing magic.
         drop(plain);

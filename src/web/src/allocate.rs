@@ -1,8 +1,8 @@
 //! `/machines/ID/allocate`: adds an allocation to the file of a free machine. The new file must pass the checks of the
 //! file editor. Before the file is written, the page shows the plan and requires the name of the machine.
 
+use super::machine_file_preview::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
-use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
 use super::submitted_forms::{ChangeForm, SubmittedForm};

@@ -2,7 +2,7 @@
 
 use api::access;
 use common::format::{format_bytes, format_seconds};
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use maud::{Markup, html};
 use model::install_report::{PreservationProof, StageTime};
 use std::collections::BTreeSet;

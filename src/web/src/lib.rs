@@ -11,7 +11,7 @@
 //!   `install_report`, the `machine_events`, the plan from `plan_preview`, and the timeline from `machine_timeline`.
 //!   `discovered_layout` returns the layout of a machine that another installer has installed.
 //! * Changes of a machine: `power_lock_and_free_page` switches machines on and off, locks and frees them, `machine_file_editor`
-//!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_text_check`
+//!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_file_preview`
 //!   checks edited files, and `machine_name_confirmation` renders the field for the name of the machine. `reinstall`
 //!   orders reinstalls. `bulk_actions` carries out actions on several machines, and `bulk_pages` renders its pages.
 //! * Overviews: `rack_plan` shows the plans of all machines, which `rack_plan_computation` computes. `rollouts` shows,
@@ -36,11 +36,11 @@ mod machine;
 mod machine_console_log;
 mod machine_events;
 mod machine_file_editor;
+mod machine_file_preview;
 mod machine_hardware;
 mod machine_list;
 mod machine_list_query;
 mod machine_name_confirmation;
-mod machine_text_check;
 mod machine_timeline;
 mod oidc_login;
 mod page_frame;

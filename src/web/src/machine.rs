@@ -17,7 +17,7 @@ use api::operator_api::{self, MachineFailure, MachineSummary, ReinstallOrder};
 use api::{AppState, access, full_install_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
-use control::api_types::{InstallReport, RegisterRequest};
+use control::agent_api_types::{InstallReport, RegisterRequest};
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use plan::DiskVerdict;

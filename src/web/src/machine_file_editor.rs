@@ -2,8 +2,8 @@
 //! triggers an installation, the page shows the plan of the installation, and the operator must type the machine's name
 //! before the file is written.
 
+use super::machine_file_preview::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
-use super::machine_text_check::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::page_frame::{self, named_words};
 use super::session::LoggedIn;
 use super::submitted_forms::ChangeForm;

@@ -2,7 +2,7 @@
 
 use super::disk_drawings;
 use common::format::format_bytes;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use maud::{Markup, html};
 use model::inventory::{Cpu, Inventory};
 use plan::DiskVerdict;

@@ -22,7 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use store::oidc_users::LoginToken;
 use store::token_hash::generate_token;
 
-/// Prefix of the names of tokens that belong to a session of the page.
+/// Prefix of the names of tokens that belong to web sessions.
 pub(crate) const TOKEN_PREFIX: &str = "page@";
 /// Path of all requests of a login. Browsers send the cookie of the login only to this path.
 const PATH: &str = "/oidc";

@@ -8,7 +8,7 @@ use api::access::secret_masking::hide_problem_reasons;
 use api::access::{self, UserRole};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use common::format::machine_name_substitution::replace_machine_ids;
+use common::format::machine_ids_as_names::replace_machine_ids;
 use common::format::metal_api_rewording::reword_metal_phrases;
 use common::format::{format_age, format_count};
 use http_server::api_error::{ApiError, set_retry_after};

@@ -3,7 +3,7 @@
 use crate::report::ProgressReporter;
 use common::error::Result;
 use linux::storage::{
-    creation_trial, disk_erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, partition_table_edit,
+    creation_trial, disk_erase, k8s_volume_preparation, luks, lvm, mdadm, mkfs, partition_table, partition_table_edit,
     range_clearing, teardown, zero_verification,
 };
 use model::install_report::ErasedDisk;
@@ -69,7 +69,7 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
             creation_trial::try_filesystem(filesystem)?.iter().for_each(|note| reporter.print_line(note));
         }
         DeviceOp::MakeFilesystem(make) => mkfs::make_filesystem(make)?,
-        DeviceOp::CreateK8sVolume(volume) => k8s_volumes::prepare_volume(volume)?,
+        DeviceOp::CreateK8sVolume(volume) => k8s_volume_preparation::prepare_volume(volume)?,
         DeviceOp::DeactivateGroup(DeactivateGroup { name, devices }) => lvm::deactivate_group(name, devices)?,
         DeviceOp::StopArray(StopArray { device }) => mdadm::stop_array(device)?,
     }

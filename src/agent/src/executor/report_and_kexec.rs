@@ -3,8 +3,6 @@
 use super::{FINAL_EVENTS_TIMEOUT, PlanExecutor, RunFacts, peak_rss_bytes};
 use common::error::{Context, Error, Phase, Result};
 use linux::console_log::print_line;
-use linux::storage::signature_wipe;
-use model::device_name::DevicePath;
 use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
 use newroot::boot::kexec;
 use nix::sys::reboot::{RebootMode, reboot};
@@ -28,23 +26,6 @@ impl PlanExecutor {
         reported
             .map(drop)
             .map_err(|error| if error.is_denial() { self.wipe_rejected(&taken_back, error) } else { error })
-    }
-
-    /// Wipes the start and the end of these disks after the control plane has rejected the report of success. Arrays
-    /// and volume groups on the disks are already stopped.
-    fn wipe_rejected(&self, disks: &[DevicePath], denied: Error) -> Error {
-        let wipe = |disk: &DevicePath| match self
-            .held
-            .verify_underlying_disks(disk)
-            .and_then(|()| signature_wipe::wipe_ends(disk))
-        {
-            Ok(()) => {
-                format!("the start and the end of {disk} were wiped, so that the machine does not boot from this disk")
-            }
-            Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
-        };
-        let said: Vec<String> = disks.iter().map(wipe).collect();
-        if said.is_empty() { denied } else { Error::with_source(Phase::Move, said.join("; "), denied) }
     }
 
     pub(super) fn start_kernel(&mut self) -> Result<()> {

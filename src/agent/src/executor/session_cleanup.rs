@@ -2,7 +2,7 @@
 //! failure, a partial installation is not bootable, and nothing stays mounted, locked or running.
 
 use super::PlanExecutor;
-use common::error::{Error, Result};
+use common::error::{Error, Phase, Result};
 use linux::storage::disk_identity::HeldDisks;
 use linux::storage::{luks, lvm, mdadm, range_clearing, signature_wipe};
 use model::device_name::DevicePath;
@@ -144,5 +144,22 @@ impl PlanExecutor {
         wiped.map_err(|error| Error::with_source(error.phase, format!("{device} MAY STILL BE BOOTABLE"), error))?;
         self.print_line(&format!("{device}: wiped, so that the partial installation cannot boot"));
         Ok(())
+    }
+
+    /// Wipes the start and the end of these disks after the control plane has rejected the report of success. Arrays
+    /// and volume groups on the disks are already stopped.
+    pub(super) fn wipe_rejected(&self, disks: &[DevicePath], denied: Error) -> Error {
+        let wipe = |disk: &DevicePath| match self
+            .held
+            .verify_underlying_disks(disk)
+            .and_then(|()| signature_wipe::wipe_ends(disk))
+        {
+            Ok(()) => {
+                format!("the start and the end of {disk} were wiped, so that the machine does not boot from this disk")
+            }
+            Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
+        };
+        let said: Vec<String> = disks.iter().map(wipe).collect();
+        if said.is_empty() { denied } else { Error::with_source(Phase::Move, said.join("; "), denied) }
     }
 }

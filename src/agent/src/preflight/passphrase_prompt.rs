@@ -4,7 +4,7 @@
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use model::layout::{KeySource, Layout};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use std::time::{Duration, Instant};
 
 const MAXIMUM_ATTEMPTS: usize = 3;

@@ -8,7 +8,7 @@ use model::allocation::Allocation;
 use model::device_name::DevicePath;
 use model::inventory::{InspectionFailure, InspectionTarget, Inventory, StackedDeviceKind};
 use model::layout::{KeySource, Layout};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use operations::{LuksContainer, OpenContainer};
 use plan::luks;
 use std::fs;

@@ -2,7 +2,7 @@
 
 use ::http::Request;
 use common::error::{Context, Error, Phase, Result};
-use control::api_types::{ErrorBody, NextBoot};
+use control::agent_api_types::{ErrorBody, NextBoot};
 use linux::http::{self, privileged_port};
 use model::architecture::Architecture;
 use nix::sys::memfd::{MFdFlags, memfd_create};

@@ -96,7 +96,7 @@ impl Read for PositionedReader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::api_types::NextBoot;
+    use control::agent_api_types::NextBoot;
     use control::boot_digest::ANY_TOKEN;
     use std::io::Write;
 

@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits::{NAME_BYTES, first_line, truncate_with_mark};
 use control::ReportAcknowledgement;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use http_server::api_error::ApiError;
 use http_server::server_log::MachineOrigin;
 use std::sync::Arc;

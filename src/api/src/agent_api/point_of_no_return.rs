@@ -13,7 +13,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use control::api_types::PointOfNoReturn;
+use control::agent_api_types::PointOfNoReturn;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;

@@ -12,7 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_server::api_error::ApiError;
 use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use site::allocation_resolution::ResolvedAllocation;
 use std::sync::Arc;
 use store::MachineBoot;

@@ -9,7 +9,7 @@ use model::allocation;
 use model::deploy_steps::StepList;
 use model::install_marker::RecordedVolume;
 use model::install_report::PreparedVolume;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde_json::Value;
 use site::allocation_resolution::{ResolvedAllocation, resolve_allocation};
 use site::operator_files::{ImageLocation, ImageSpec};

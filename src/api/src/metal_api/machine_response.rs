@@ -11,7 +11,7 @@ use crate::plan_input::{PlanInput, get_preview};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use control::api_types::{HardwareDisk, HardwareNic, RegisterRequest, RegisteredBios};
+use control::agent_api_types::{HardwareDisk, HardwareNic, RegisterRequest, RegisteredBios};
 use model::install_report::{EventName, ProgressEvent};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;

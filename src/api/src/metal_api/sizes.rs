@@ -19,7 +19,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use common::type_errors::locate_json_error;
 use common::yaml::edit;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use http_server::client_address::ClientAddress;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

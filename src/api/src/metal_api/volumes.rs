@@ -307,7 +307,7 @@ fn check_node(permit: &EditPermit, id: &str, resources: &[Value]) -> ApiResult<(
     match strangers.is_empty() {
         true => Ok(()),
         false => Err(ApiRefusal::unprocessable(format!(
-            "these volumes belong to other nodes than {hostname}: {volumes}. Nothing was added; list only volumes of this node",
+            "these volumes belong to nodes other than {hostname}: {volumes}. Nothing was added; list only volumes of this node",
             volumes = strangers.join(", ")
         ))),
     }

@@ -16,7 +16,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use common::format::untrusted_text_limits::truncate_with_mark;
 use control::ReportAcknowledgement;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;

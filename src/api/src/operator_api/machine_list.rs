@@ -5,7 +5,7 @@ use super::{MachineFailure, MachineSummary, OperatorAuth, WaitingMarker};
 use crate::AppState;
 use crate::access;
 use crate::display_phase::{DisplayPhase, current_word};
-use crate::migration_requests::migration_role::MachineMigration;
+use crate::migration_requests::machine_migration_view::MachineMigration;
 use crate::out_of_band::progress::OutOfBandProgress;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;

@@ -1,6 +1,6 @@
 //! Summary of a machine, as shown in the machine lists of the API and of the web page.
 
-use crate::migration_requests::migration_role::MachineMigration;
+use crate::migration_requests::machine_migration_view::MachineMigration;
 use crate::out_of_band::progress::OutOfBandProgress;
 use model::install_report::ProgressEvent;
 use serde::{Deserialize, Deserializer, Serialize};

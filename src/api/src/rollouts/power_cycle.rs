@@ -83,7 +83,10 @@ pub(crate) async fn take_over_power_cycle(
         // The database refuses the lease if the machine has booted, or if its order was canceled.
         LeaseClaim::Refused => return app.state.release_lease(&lease).await.map(drop),
     };
-    app.watch.log_note(format!("rollout {}: {name}: takes over the power cycle of server {former}", key.0));
+    app.watch.log_note(format!(
+        "rollout {}: {name}: this server continues the power cycle that server {former} started",
+        key.0
+    ));
     if !may_have_switched {
         perform(app, key, claimed, &[PowerAction::Pxe, PowerAction::Cycle]).await;
         return Ok(());

@@ -5,7 +5,7 @@ use super::*;
 use PowerAction::{Cycle, Off, On, Pxe};
 use model::bmc::BmcAddress;
 use model::inventory::FirmwareType;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;

@@ -208,7 +208,7 @@ fn session_is_deleted_and_used_without_other_credentials() {
     let is_both =
         |request: &testing::http::Request| request.authorization.is_some() && request.header("x-auth-token").is_some();
     assert!(!requests.iter().any(is_both));
-    let wrong = Bmc { password: model::registry_auth::SecretText::new("hunter3"), ..double.bmc() };
+    let wrong = Bmc { password: model::secret_text::SecretText::new("hunter3"), ..double.bmc() };
     let why = switch_power(&wrong, PowerAction::Off, &target(None), &crate::Unguarded).unwrap_err().to_string();
     assert!(why.contains("opening a session has also failed") && !why.contains("hunter"), "{why}");
 }

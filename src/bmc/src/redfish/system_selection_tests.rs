@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::switch_power;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use testing::http::{Request, ResponseBehavior, Server};
 
 const ONE: &str = "/redfish/v1/Systems/1";

@@ -5,7 +5,7 @@ mod quirk;
 pub use quirk::Quirk::{self, *};
 
 use model::bmc::{Bmc, BmcAddress};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

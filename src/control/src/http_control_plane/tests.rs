@@ -1,7 +1,7 @@
 //! Tests of the requests that a server receives.
 
 use super::*;
-use crate::api_types::REQUEST_ID;
+use crate::agent_api_types::REQUEST_ID;
 use crate::fake_control_plane::ended;
 use crate::http_machine_client::report_retries;
 use crate::retry::{ONE_MINUTE_RETRIES, TEN_MINUTE_RETRIES};

@@ -2,7 +2,7 @@
 //! privileged process of the machine registers. Only then does the server send secrets.
 
 use super::HttpMachineClient;
-use crate::api_types::{REQUEST_ID, RegisterRequest};
+use crate::agent_api_types::{REQUEST_ID, RegisterRequest};
 use crate::retry::{RetryPolicy, RetrySchedule, TEN_MINUTE_RETRIES};
 use ::http::Request;
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE};

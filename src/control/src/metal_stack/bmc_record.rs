@@ -6,7 +6,7 @@
 
 use common::format::untrusted_text_limits::sanitize_name;
 use model::bmc::{FruInfo, InBandBmc};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde_json::Value;
 use std::net::IpAddr;
 

@@ -5,8 +5,8 @@ mod canonical_rewrite;
 mod document_types;
 #[cfg(test)]
 mod malformed_file_tests;
-mod suggestions;
 mod summary;
+mod value_corrections;
 
 use super::{decode_layouts, format_located, problem_lines, read_bytes};
 use clap::Args;
@@ -317,13 +317,13 @@ fn read_layouts(text: &str) -> Vec<std::result::Result<ParsedLayout, Vec<Diagnos
     found
         .iter_mut()
         .filter_map(|one| one.as_mut().err())
-        .for_each(|problems| suggestions::add_suggestions(text, problems));
+        .for_each(|problems| value_corrections::add_suggestions(text, problems));
     found
 }
 
 /// Adds suggestions to the problems of a layout.
 pub(crate) fn explain_layout_problems(text: &str, mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
-    suggestions::add_suggestions(text, &mut problems);
+    value_corrections::add_suggestions(text, &mut problems);
     problems
 }
 

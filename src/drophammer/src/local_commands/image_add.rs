@@ -8,7 +8,7 @@ use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use common::output::print_text;
 use common::yaml::block_writer::to_block_yaml;
-use image::image_copy::{self, SIDECAR_SUFFIXES};
+use image::image_import::{self, SIDECAR_SUFFIXES};
 use image::{ImageSource, ResolvedImage, SignatureKey, SignatureKeys, StatedFormat};
 use model::architecture::Architecture;
 use serde_json::{Map, Value, json};
@@ -103,7 +103,7 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     let architecture = choose_architecture(options.architecture, contents.and_then(|contents| contents.architecture))?;
     let text = describe_image(&id, options.name.as_deref(), &files.image, architecture, &resolved)?;
     let stated = options.format.map(FormatChoice::to_stated);
-    let copied = store_file(&files.image, |file| image_copy::copy_image(&resolved, stated, file))?;
+    let copied = store_file(&files.image, |file| image_import::copy_image(&resolved, stated, file))?;
     let rest = store_sidecars(&resolved.url, &files.image)
         .and_then(|()| store_file(&files.description, |file| write_text(file, text.as_bytes())));
     // After a failure, the image is removed, because the existing file would prevent another attempt to add the image.
@@ -118,17 +118,17 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
 }
 
 fn resolve_source(options: &AddImageOptions) -> Result<ResolvedImage> {
-    let url = image_copy::parse_location(&options.source)?;
+    let url = image_import::parse_location(&options.source)?;
     let keys = options.key.iter().map(|key| agent::image_burn_command::read_public_key(key));
     let keys = SignatureKeys(keys.collect::<Result<Vec<SignatureKey>>>()?);
     let digest = image::parse_given_digest(options.digest.as_deref(), &url)?;
     let mut source = ImageSource { url, digest, keys, id: options.id.clone(), ..ImageSource::default() };
-    if let Some(path) = image_copy::local_path(&source)
+    if let Some(path) = image_import::local_path(&source)
         && source.digest.is_none()
         && source.keys.0.is_empty()
         && !SIDECAR_SUFFIXES.iter().any(|suffix| with_suffix(&path, suffix).exists())
     {
-        source.digest = Some(image_copy::compute_digest(&path)?);
+        source.digest = Some(image_import::compute_digest(&path)?);
     }
     image::resolve_image(&source)
 }
@@ -223,7 +223,7 @@ fn describe_image(
 /// Stores the manifest, the digest and the signatures next to the image, as far as they exist.
 fn store_sidecars(url: &str, image: &Path) -> Result<()> {
     for suffix in SIDECAR_SUFFIXES {
-        if let Some(bytes) = image_copy::read_sidecar(url, suffix)? {
+        if let Some(bytes) = image_import::read_sidecar(url, suffix)? {
             store_file(&with_suffix(image, suffix), |file| write_text(file, &bytes))?;
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         let (dir, from) = (site(), tempfile::tempdir().unwrap());
         let image = from.path().join("debian.raw");
         fs::write(&image, IMAGE).unwrap();
-        let digest = image_copy::compute_digest(&image).unwrap().to_string();
+        let digest = image_import::compute_digest(&image).unwrap().to_string();
         fs::write(from.path().join("debian.raw.sha256"), format!("{}  debian.raw\n", &digest[7..])).unwrap();
         let said =
             copy_into_site(&AddImageOptions { name: Some("Debian: 12".to_owned()), ..options(&image, dir.path()) })

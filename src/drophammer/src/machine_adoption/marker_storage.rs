@@ -80,7 +80,7 @@ impl MarkerStorage {
         let why = match open_beneath(&root, path, flags, PathRestriction::SameFilesystem) {
             Ok(_) => return None,
             Err(Errno::ENOENT) if path == DIRECTORY => return None,
-            Err(Errno::EXDEV) => "is on another filesystem than /",
+            Err(Errno::EXDEV) => "is on a filesystem other than that of /",
             Err(Errno::ELOOP) => "is a symlink, or below one",
             Err(Errno::ENOTDIR) => "is not a directory",
             Err(error) => error.desc(),

@@ -9,7 +9,7 @@ use api::operator_api::MachineSummary;
 use common::encoding::percent_encode;
 use common::error::Result;
 use common::output::print_note;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use layout_discovery::DiscoveredLayout;
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
@@ -161,7 +161,7 @@ fn adoption_path(machine: &str, allocation: Option<&str>) -> String {
 fn delete_layout(server: &OperatorClient, id: &str) {
     let request = server.request(Method::DELETE, &format!("{LAYOUTS}/{}", percent_encode(id, "")));
     if let Err(error) = send::<IgnoredAny>(server, request) {
-        print_note(&format!("layout {id} was not deleted at the server: {error}"));
+        print_note(&format!("layout {id} was not deleted on the server: {error}"));
     }
 }
 

@@ -7,7 +7,7 @@ use ::api::operator_api::MachineSummary;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;
-use control::api_types::ErrorBody;
+use control::agent_api_types::ErrorBody;
 use linux::http;
 use linux::http::proxies::{ProxyScope, check_proxy, describe_proxy};
 use linux::http::scheme_mismatch::{SchemeMismatch, find_scheme_mismatch};

@@ -11,7 +11,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::Result;
-use common::format::machine_name_substitution::replace_machine_ids;
+use common::format::machine_ids_as_names::replace_machine_ids;
 use common::format::{format_count, join_few};
 use common::output::{is_output_closed, print_note};
 use reqwest::Method;

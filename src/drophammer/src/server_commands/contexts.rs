@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn changed_server_address_removes_the_stored_token() {
-        let token = Some(ContextToken::Text(model::registry_auth::SecretText::new("t")));
+        let token = Some(ContextToken::Text(model::secret_text::SecretText::new("t")));
         let server = "http://h:8080".to_owned();
         let mut config = ClientConfig::default();
         config.contexts.insert("a".to_owned(), ServerContext { server, token: token.clone() });

@@ -13,7 +13,7 @@ use common::format::terminal_escaping::escape_line;
 use common::output::{print_note, print_text};
 use common::url_host::extract_host;
 use linux::console_log::hidden_input::read_hidden_line;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use reqwest::Method;
 use serde::de::IgnoredAny;
 use std::io::{IsTerminal, stdin};

@@ -2,7 +2,7 @@
 //! machines are replaced by names.
 
 use common::format::format_count;
-use common::format::machine_name_substitution::replace_machine_ids;
+use common::format::machine_ids_as_names::replace_machine_ids;
 use common::format::metal_api_rewording::reword_metal_phrases;
 
 /// Maximum number of machines whose names a message contains.

@@ -8,7 +8,7 @@ use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits::sanitize_message;
 use common::output::print_text;
 use linux::http;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use oidc::settings::check_provider_url;
 use reqwest::Method;
 use reqwest::blocking::{Client, Response};

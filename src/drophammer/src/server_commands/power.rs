@@ -11,7 +11,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::output::{print_error, print_text};
 use model::bmc::{Bmc, BmcAddress};
 use model::inventory::FirmwareType;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use reqwest::Method;
 use std::fmt::Display;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use super::{AnsweredRequest, LogLine, LogMessage, MachineNames, MachineOrigin};
 use common::format::terminal_escaping::{TextStyle, escape_json, escape_line, render_styles};
 use common::format::{self, replace_hidden, untrusted_text_limits};
 use common::timestamp::now;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use indicatif::ProgressStyle;
 use model::install_report::{ErasedDisk, ProgressEvent, StageTime};
 use serde_json::{Value, json};

@@ -85,7 +85,7 @@ impl IncomingImage {
     }
 
     /// Returns whether each chunk is verified with a signed manifest before it is written. An unsigned manifest does
-    /// not suffice, because its chunk digests may belong to another image than the expected digest.
+    /// not suffice, because its chunk digests may belong to an image other than that of the expected digest.
     fn is_verified_by_piece(&self, part: &ImagePart) -> bool {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }

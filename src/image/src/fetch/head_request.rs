@@ -4,7 +4,7 @@ use super::local_file;
 use super::retry::FetchRetryPolicy;
 use common::error::{Context, Error, Phase, Result};
 use linux::http::proxies::{ProxyScope, describe_proxy};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use reqwest::{Method, StatusCode, Url};

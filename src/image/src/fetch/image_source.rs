@@ -6,7 +6,8 @@ use super::signed_image_id::MinimumVersions;
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Error, Phase, Result};
 use model::image_boot_contents::BootContents;
-use model::registry_auth::{PullSecret, SecretText};
+use model::registry_auth::PullSecret;
+use model::secret_text::SecretText;
 use std::sync::Arc;
 
 /// Image as requested by the allocation.

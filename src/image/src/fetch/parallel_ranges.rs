@@ -19,7 +19,7 @@ pub(crate) use lane_count::{LaneChooser, LaneRules};
 
 use super::head_request::header_text;
 use common::error::{Error, Phase};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};
@@ -209,7 +209,7 @@ impl LaneShared {
         }
         let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
         if range != format!("bytes {first}-{last}/{}", self.request.total) {
-            return Err(format!("the server sent another range than requested: `{range}`"));
+            return Err(format!("the server sent a range other than the requested one: `{range}`"));
         }
         match header_text(response, CONTENT_LENGTH) {
             Some(length) if length.parse() != Ok(last - first + 1) => {

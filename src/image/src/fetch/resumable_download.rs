@@ -18,7 +18,7 @@ use crate::pipeline::StreamSource;
 use common::error::{Error, Phase};
 use linux::http::is_retryable;
 use mirrors::{MirrorExclusion, MirrorList, OpenFailure, OpenResult, fail_for_good, fail_for_this_start};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_RANGE, RANGE};

@@ -3,8 +3,8 @@
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
-use super::member_ambiguity::{is_plain_number, parse_number};
 use super::pax::PaxRecords;
+use super::tar_header_ambiguity::{is_plain_number, parse_number};
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
 

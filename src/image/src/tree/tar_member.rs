@@ -1,8 +1,8 @@
 //! Member of a tar archive: path, type and attributes.
 
-use super::member_ambiguity::parse_number;
 use super::pax::PaxRecords;
 use super::sparse::SparseMap;
+use super::tar_header_ambiguity::parse_number;
 use std::ffi::OsString;
 use std::io;
 use tar::Header;

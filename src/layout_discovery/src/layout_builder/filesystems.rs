@@ -4,7 +4,7 @@ use super::LayoutBuilder;
 use crate::content_purposes::MachineContent;
 use crate::fstab::{FstabLine, is_subvolume_option};
 use crate::layout_device_names::NamedDevice;
-use crate::system_data_classification::is_mixed_path;
+use crate::mount_point_purposes::is_mixed_path;
 use crate::system_partition_types::name_system_type;
 use model::inventory::DeviceUse;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, OnReinstall};

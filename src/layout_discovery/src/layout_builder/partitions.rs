@@ -1,7 +1,7 @@
 //! Partitions of the layout.
 
 use super::LayoutBuilder;
-use crate::system_data_classification::is_extended;
+use crate::mount_point_purposes::is_extended;
 use crate::system_partition_types::name_system_type;
 use model::inventory::{DiskPartition, InventoryDisk};
 use model::layout::{PartitionSpec, PartitionType, RequestedSize};

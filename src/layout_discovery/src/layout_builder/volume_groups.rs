@@ -85,7 +85,7 @@ impl LayoutBuilder<'_> {
                 false => "",
             };
             self.report(format!(
-                "vg:{name}: preserved with volumes that layouts do not support: {}{remark}",
+                "vg:{name}: the group is preserved, including volumes of types that layouts do not support: {}{remark}",
                 others.join(", ")
             ));
         }

@@ -57,7 +57,7 @@ struct TableCopy {
 /// is already the edited one.
 ///
 /// # Errors
-/// Returns an error if a copy cannot be read, or if the copies disagree or are damaged in another way than by an
+/// Returns an error if a copy cannot be read, or if the copies disagree or are damaged in a way other than by an
 /// interrupted edit. Also returns an error if the disk has another GUID, a preserved entry differs from the expected
 /// one, the table has an entry that is not part of the edit, or an added entry does not fit. The error lists all
 /// problems.

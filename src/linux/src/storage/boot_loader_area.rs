@@ -52,7 +52,11 @@ fn write_verified(disk: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     disk.sync_all()?;
     let mut found = vec![0; bytes.len()];
     direct_io::read_direct(disk, &mut found, offset, SECTOR as u64)?;
-    if found == bytes { Ok(()) } else { Err(io::Error::other("the disk returns other bytes than the written ones")) }
+    if found == bytes {
+        Ok(())
+    } else {
+        Err(io::Error::other("the disk returns bytes that differ from the written ones"))
+    }
 }
 
 fn check_gap(device: &DevicePath, loader: BiosBootLoader) -> Result<()> {

@@ -9,7 +9,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 use model::layout::KeySource;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use operations::{DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 use std::path::Path;
 use std::time::Duration;

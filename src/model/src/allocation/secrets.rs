@@ -1,7 +1,8 @@
 //! Secrets of an allocation that the machine fetches in separate requests, at the time when they are needed.
 
 use super::Allocation;
-use crate::registry_auth::{PullSecret, SecretText};
+use crate::registry_auth::PullSecret;
+use crate::secret_text::SecretText;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;

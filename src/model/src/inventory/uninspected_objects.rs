@@ -108,7 +108,10 @@ impl DeviceIndex<'_> {
         let untried = !self.inventory.explored && failure.is_none() && is_whole && !is_firmware;
         let reason = match failure {
             Some(why) => format!("the array does not start: {why}"),
-            None if is_firmware => format!("firmware RAID ({metadata}) is not started", metadata = array.metadata),
+            None if is_firmware => format!(
+                "the array is a firmware RAID ({metadata}), which drophammer does not start",
+                metadata = array.metadata
+            ),
             None if !is_whole => "none of the array's members is known to be complete and current".to_owned(),
             None if untried => "the array was not running when the inventory was read".to_owned(),
             None => "the array is not running".to_owned(),

@@ -132,7 +132,7 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
     /// Returns the volumes in `existing`, as `GROUP/NAME`, that a reinstall with this layout would remove, although the
     /// installed layout did not renew them: it did not list them, and a preserved group retains unlisted volumes.
     ///
-    /// Older markers do not list the renewed volumes. With another layout than the installed one, every removal from a
+    /// Older markers do not list the renewed volumes. With a layout other than the installed one, every removal from a
     /// group of which a part is recorded as preserved is then returned.
     pub fn find_removed(&self, marker: &InstallMarker, is_same_layout: bool, existing: &[String]) -> Vec<String> {
         let is_permitted = |name: &String| match &marker.renewed {

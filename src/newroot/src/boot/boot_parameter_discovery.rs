@@ -6,7 +6,7 @@ use super::boot_info::{PATH, write_boot_info};
 use crate::NewRoot;
 use crate::system_setup::bls_entry::{self, BlsEntry};
 use crate::system_setup::file_search;
-use crate::system_setup::grub_variables::{MOUNT_POINTS, read_grub_variables};
+use crate::system_setup::grub_config_reader::{MOUNT_POINTS, read_grub_variables};
 use crate::system_setup::shell_reader::{ShellReader, ShellSyntax, ShellVariables};
 use common::error::{Context, Error, Phase, Result};
 use common::format::natural_sort_key;

@@ -1,6 +1,6 @@
 //! Boot Loader Specification entries: files in `loader/entries`.
 
-use super::grub_variables::{strip_grub_device, to_kernel_words};
+use super::grub_config_reader::{strip_grub_device, to_kernel_words};
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
 use std::collections::BTreeSet;
 

@@ -2,7 +2,7 @@
 
 use super::bls_entry;
 use super::file_search::{find_matching, is_directory, is_file};
-use super::grub_variables::read_grub_variables;
+use super::grub_config_reader::read_grub_variables;
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use common::format::natural_sort_key;

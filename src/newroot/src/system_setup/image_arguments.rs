@@ -2,7 +2,7 @@
 
 use super::boot_kernel::BootKernel;
 use super::file_search::find_matching;
-use super::grub_variables::{read_grub_variables, to_kernel_words};
+use super::grub_config_reader::{read_grub_variables, to_kernel_words};
 use super::shell_reader::{ShellReader, ShellSyntax, read_assignments};
 use crate::NewRoot;
 use model::kernel_command_line::{is_same_name, parameter_name, parameter_value, split_words};

@@ -3,7 +3,7 @@
 use super::array_config;
 use super::boot_kernel::BootKernel;
 use super::file_search::find_program;
-use super::grub_variables::format_grub_line;
+use super::grub_config_reader::format_grub_line;
 use super::image_arguments::{
     CONFIGURES_NIC, GRUB_DEFAULTS, KERNEL_INSTALL, find_removal_reason, read_image_arguments,
 };
@@ -94,7 +94,7 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
     }
     for (reason, words) in removed.into_iter().filter(|(reason, _)| reason.contains("another machine")) {
         say(&format!(
-            "omitted kernel arguments of the image, because {reason}: {arguments}",
+            "kernel arguments of the image were omitted, because {reason}: {arguments}",
             arguments = words.join(" ")
         ));
     }

@@ -25,6 +25,7 @@ fn fresh_install_wipes_exactly_the_listed_disks() {
             "target.installer",
             "target.fstab",
             "boot.load",
+            "storage.prove_kept",
             "storage.unmount",
             "report.final",
             "boot.kexec"

@@ -338,7 +338,7 @@ fn filesystem_behind_a_passphrase_has_no_device_timeout() {
     assert_eq!(srv.options, ["noatime", "x-systemd.device-timeout=0"]);
     assert!(crate::luks::needs_passphrase(&plan));
     let mut request = request_with_key(InstallMode::Install);
-    request.assigned.allocation.prompt_key = model::registry_auth::SecretText::new("correct horse");
+    request.assigned.allocation.prompt_key = model::secret_text::SecretText::new("correct horse");
     let plan = crate::make_plan(&layout, &machine(), request, &mut counting()).unwrap();
     assert!(!crate::luks::needs_passphrase(&plan));
     assert!(crypttab(&plan).iter().all(|entry| entry.key.is_empty()), "the new system prompts for the passphrase");

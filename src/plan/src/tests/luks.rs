@@ -8,7 +8,7 @@ use crate::luks::containers_to_open;
 use model::device_name::KernelName;
 use model::inventory::{InspectionFailure, InspectionTarget};
 use model::layout::{EncryptionSpec, KeySource};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use operations::{
     CheckContainers, CloseContainer, CrypttabEntry, DeviceOp, LockDisk, OpenContainer, Operation, ProvePreserved,
     SessionOp, StageName, WriteCrypttab,

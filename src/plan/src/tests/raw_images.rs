@@ -251,7 +251,7 @@ fn image_disk_must_exist_and_be_writable() {
 #[test]
 fn image_url_is_complete_but_printed_without_secrets() {
     let secret = model::registry_auth::PullSecret {
-        password: model::registry_auth::SecretText::new("hunter2"),
+        password: model::secret_text::SecretText::new("hunter2"),
         ..Default::default()
     };
     let url = "https://me:hunter2@h/i.zst?sig=secret".to_owned();

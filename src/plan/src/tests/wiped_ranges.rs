@@ -3,7 +3,7 @@
 
 use super::properties::assert_sound;
 use super::*;
-use crate::erased_ranges::wipe_disk;
+use crate::disk_erasure_plan::wipe_disk;
 use crate::partition_placement::place_partitions;
 use model::deploy_steps::EraseMode;
 use model::inventory::{DiskPartition, FirmwareType, InventoryDisk};

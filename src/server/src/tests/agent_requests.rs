@@ -113,7 +113,7 @@ async fn machine_accepts_only_its_latest_token() {
         let answer = server.ask("GET", &path, &[("Authorization", &header)], "").await;
         assert_eq!(answer.status, expected, "{header}");
         if expected == 401 {
-            let body: control::api_types::ErrorBody = serde_json::from_slice(&answer.body).unwrap();
+            let body: control::agent_api_types::ErrorBody = serde_json::from_slice(&answer.body).unwrap();
             assert_eq!(body.statuscode, 401);
             assert!(body.message.contains("token"), "{}", body.message);
         }

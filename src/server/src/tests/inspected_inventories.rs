@@ -3,7 +3,7 @@
 use super::*;
 use clap::Parser;
 use common::command_outcome::CommandOutcome;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use drophammer::cli::{Cli, CliCommand};
 use model::inventory::{FilesystemContents, Inventory};
 use plan::request_from_allocation::preview::remove_temporary_uses;

@@ -2,7 +2,7 @@
 
 use super::web_page::Browser;
 use super::*;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::inventory::{Inventory, large_inventories};
 
 impl Running {

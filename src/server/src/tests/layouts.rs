@@ -1,7 +1,7 @@
 //! `/v1/filesystemlayout`, and the layout files.
 
 use super::*;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::inventory::Inventory;
 
 const AT: &str = "/v1/filesystemlayout";

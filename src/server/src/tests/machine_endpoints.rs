@@ -1,7 +1,7 @@
 //! The operator's requests to `/v1/machine`: list, find, allocate, free.
 
 use super::*;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 
 const AT: &str = "/v1/machine";
 

@@ -2,7 +2,7 @@
 //! shared UUIDs and MACs.
 
 use super::*;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::inventory::{Inventory, Nic, SystemInfo};
 
 /// Default UUID of a board vendor, in the byte order of SMBIOS 2.6. The next constant is the same UUID in the byte

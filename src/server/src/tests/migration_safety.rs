@@ -6,7 +6,7 @@ mod steps;
 
 use super::*;
 use api::migration_requests::MigrationState;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::machine_migration::MigrationSide;
 use proptest::prelude::*;

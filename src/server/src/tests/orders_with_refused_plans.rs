@@ -4,7 +4,7 @@ use super::plan_preview::inventory;
 use super::reinstall::with_images;
 use super::*;
 use common::command_outcome::CommandOutcome;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 
 impl Running {
     /// Installs machine `one`. The registered hardware of this machine lacks a disk that the layout requires.

@@ -4,7 +4,7 @@ use super::reinstall::with_images;
 use super::*;
 use clap::Parser;
 use common::command_outcome::CommandOutcome;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use drophammer::cli::{Cli, CliCommand};
 use drophammer::local_commands::plan::plan_output;
 use model::inventory::Inventory;

@@ -2,7 +2,7 @@
 
 use super::*;
 use bmc::redfish::test_double::{Ignores, Quirk, RedfishDouble, SYSTEM};
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::inventory::{FirmwareType, Inventory};
 
 /// Returns the field of a machine file that contains the address of this controller.

@@ -15,7 +15,7 @@ use linux::process::ToolCommand;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pxe::command_line_options::PxeOptions;
+use pxe::pxe_options::PxeOptions;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;

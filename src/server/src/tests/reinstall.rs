@@ -1,7 +1,7 @@
 //! Reinstalls from the order to the report, and refusals.
 
 use super::*;
-use control::api_types::NextBoot;
+use control::agent_api_types::NextBoot;
 
 pub(super) fn with_images() -> TempDir {
     let dir = directory();

@@ -34,7 +34,8 @@ impl Running {
 async fn a_full_disk_is_a_problem_until_space_is_free() {
     let (dir, free) = (directory(), Arc::new(AtomicU64::new(1 << 30)));
     let read = free.clone();
-    let free_space: crate::health_monitor::FreeSpace = Arc::new(move |_: &Path| Some(read.load(Ordering::Relaxed)));
+    let free_space: crate::server_health_monitor::FreeSpace =
+        Arc::new(move |_: &Path| Some(read.load(Ordering::Relaxed)));
     let (options, around) = (options(dir.path()), HostEnvironment { free_space, ..silent() });
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     let browser = server.browser().await;

@@ -154,7 +154,7 @@ async fn unsent_power_cycle_is_taken_over_and_sent_once() {
     assert!(began.elapsed() < store::server_leases::LEASE + TAKEOVER, "{:?}", began.elapsed());
     assert!(began.elapsed() > store::server_leases::LEASE / 2, "the lease was in force: {:?}", began.elapsed());
     b.heard("one: switched off and on, as requested by rollout 1").await;
-    assert!(b.heard.text().contains("takes over the power cycle of server"));
+    assert!(b.heard.text().contains("this server continues the power cycle that server"));
     drop(until);
     a.heard("no request was sent to the management controller").await;
     assert_eq!((controller.count("POST"), controller.count("PATCH")), (1, 2));

@@ -2,7 +2,7 @@
 //! compares the responses with those of Ironic.
 
 use super::*;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::inventory::Inventory;
 
 const MIRROR: &str = "CUSTOM_BM_CONFIG_RAID_DISK_MIRROR";

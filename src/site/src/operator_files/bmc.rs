@@ -4,7 +4,7 @@ use super::format_at;
 use super::yaml_node::format_position;
 use marked_yaml::{Node, Spanned};
 use model::bmc::{Bmc, BmcAddress};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 //! invalid file is protected as well.
 
 use super::{MachineSpec, parse_unvalidated};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use serde_json::Value;
 
 /// Protected fields of one machine file.

@@ -4,7 +4,8 @@ use super::format_at;
 use super::yaml_node::format_position;
 use crate::boot_value_validation;
 use marked_yaml::{Node, Spanned};
-use model::registry_auth::{PullSecret, SecretText, registry_of};
+use model::registry_auth::{PullSecret, registry_of};
+use model::secret_text::SecretText;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

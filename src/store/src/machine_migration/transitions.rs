@@ -55,7 +55,7 @@ impl Migration {
             return Err(format!("the migration is {}", self.state));
         }
         if part == MigrationSide::Source && self.left == Some(end.boot) {
-            return Err("this boot has already sent its report of success: the machine must boot its ramdisk again to wait for the migration".to_owned());
+            return Err("the machine has already reported success in this boot: boot its ramdisk again, so that the machine waits for the migration".to_owned());
         }
         let mut next = self.clone();
         match part {
@@ -103,7 +103,7 @@ impl Migration {
         match self.state {
             MigrationState::Planned | MigrationState::Copying if !stands => {
                 return Err(
-                    "the request is from another boot than the one in which the machine waits for the migration"
+                    "the request comes from a boot other than the one in which the machine waits for the migration"
                         .to_owned(),
                 );
             }
@@ -149,7 +149,7 @@ impl Migration {
                 })
             }
             (MigrationSide::Target, MigrationState::Copying) => {
-                Err("this boot has not started to receive the data of the migration".to_owned())
+                Err("the machine has not started to receive the migration's data in this boot".to_owned())
             }
             (MigrationSide::Target, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
             // The boot of the report has started the installed system before the migration was ordered. If the source

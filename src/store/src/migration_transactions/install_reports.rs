@@ -8,7 +8,7 @@ use crate::migration_records::{find_live, read_current_boots};
 use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::{ServerState, TokenHash, to_json};
 use common::error::Result;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 
 impl ServerState {
     /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a

@@ -16,7 +16,7 @@ use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};
 use crate::{ServerState, TokenHash, first_install, migration_records, now, to_json, unrecorded_installations};
 use common::error::Result;
-use control::api_types::InstallReport;
+use control::agent_api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use operations::{FailureState, StageName};
 

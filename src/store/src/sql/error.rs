@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// The query returned no row.
     NoRows,
-    /// A column has a value of another type than expected.
+    /// The type of a value in a column differs from the expected type.
     Conversion {
         column: usize,
         source: Box<dyn StdError + Send + Sync>,

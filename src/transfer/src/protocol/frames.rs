@@ -303,7 +303,7 @@ pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<ProtocolFrame> {
 }
 
 fn protocol_error(what: &str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, format!("protocol error of the peer: {what}"))
+    io::Error::new(ErrorKind::InvalidData, format!("protocol error by the peer: {what}"))
 }
 
 fn parse_frame(kind: u8, mut body: Vec<u8>) -> Option<ProtocolFrame> {

@@ -38,7 +38,7 @@ pub(crate) fn receive_disk(
 ) -> Result<String, ConnectionEnd> {
     let ProtocolFrame::Hello(hello) = frames::read_frame(link)? else {
         return Err(ConnectionEnd::Failed(
-            "protocol error of the sender: the first frame is not the description of a disk".to_owned(),
+            "protocol error by the sender: the first frame is not the description of a disk".to_owned(),
         ));
     };
     let found = disks.iter().find(|disk| disk.name == hello.name);
@@ -215,7 +215,7 @@ fn read_pieces(
                     "the received data does not match the digest of the sender".to_owned(),
                 ));
             }
-            _ => return Err(ConnectionEnd::Failed("protocol error of the sender: unexpected frame".to_owned())),
+            _ => return Err(ConnectionEnd::Failed("protocol error by the sender: unexpected frame".to_owned())),
         }
     }
 }

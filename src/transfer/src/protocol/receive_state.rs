@@ -246,7 +246,7 @@ impl ReceivedDisk {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
         if hello.magic != self.magic {
-            return Err("magic mismatch: the peer transfers another disk than expected".to_owned());
+            return Err("magic mismatch: the peer transfers a disk other than the expected one".to_owned());
         }
         if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
             return Err(format!(

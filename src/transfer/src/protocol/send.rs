@@ -119,7 +119,7 @@ fn request_position(link: &mut TlsLink, hello: &TransferHello) -> Result<(u64, b
         ProtocolFrame::Answer(HelloAnswer::From { position, compare }) => Ok((position, compare)),
         ProtocolFrame::Answer(HelloAnswer::Refused(why)) => Err(ConnectionEnd::Refused(why)),
         _ => Err(ConnectionEnd::Failed(
-            "protocol error of the receiver: no answer to the description of the disk".to_owned(),
+            "protocol error by the receiver: no answer to the description of the disk".to_owned(),
         )),
     }
 }

@@ -109,7 +109,7 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
 }
 
 fn worker_protocol_error() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "protocol error of the worker process")
+    io::Error::new(ErrorKind::InvalidData, "protocol error by the worker process")
 }
 
 /// Socket whose reads and writes fail after a deadline.

@@ -4,7 +4,7 @@ use super::*;
 use crate::TargetMachine;
 use crate::redfish::RedfishMachine;
 use model::bmc::{Bmc, BmcAddress};
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use testing::http::{Request, ResponseBehavior, Server};
 
 const SYSTEM: &str = "/redfish/v1/Systems/1";

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::metal_stack::registration::BiosInfo;
     use model::bmc::FruInfo;
-    use model::registry_auth::SecretText;
+    use model::secret_text::SecretText;
 
     /// Encodes a field of at most 127 bytes.
     fn field(number: u8, value: impl AsRef<[u8]>) -> Vec<u8> {

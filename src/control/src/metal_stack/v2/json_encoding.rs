@@ -109,7 +109,7 @@ pub(crate) fn encode_event_type(name: EventName) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::registry_auth::SecretText;
+    use model::secret_text::SecretText;
 
     #[test]
     fn bmc_record_is_encoded_with_known_fields() {

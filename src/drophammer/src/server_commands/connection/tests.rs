@@ -2,7 +2,7 @@ use super::super::login::log_in;
 use super::*;
 use common::command_outcome::CommandOutcome;
 use common::output_capture::recorded;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use std::cell::Cell;
 use testing::http::{ResponseBehavior, Server};
 

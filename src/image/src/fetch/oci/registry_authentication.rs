@@ -5,7 +5,8 @@ use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use common::error::{Context, Error, Phase, Result};
 use linux::http;
-use model::registry_auth::{PullSecret, SecretText};
+use model::registry_auth::PullSecret;
+use model::secret_text::SecretText;
 use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
@@ -209,7 +210,7 @@ mod tests {
             ("https://registry.example/v2/", "https://git.example/jwt/auth", "git.example", true),
             ("https://registry.example/v2/", "https://git.example:8443/jwt", "GIT.example:8443", true),
             ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:5001/token", "127.0.0.1:5001", true),
-            // Not trusted: another port, another host, plain HTTP, or another service than the configured one.
+            // Not trusted: another port, another host, plain HTTP, or a service other than the configured one.
             ("https://r.example/v2/", "https://r.example:8443/token", "", false),
             ("https://r.example:5050/v2/", "https://r.example/jwt/auth", "", false),
             ("http://127.0.0.1:5000/v2/", "http://127.0.0.1:5001/token", "", false),

@@ -184,7 +184,7 @@ fn lanes_send_the_authorization_of_the_first_url() {
     let body = noise(300_000);
     let server = good(&body);
     let image =
-        ImagePart { authorization: Some(model::registry_auth::SecretText::new("Bearer token")), ..part(&[&server]) };
+        ImagePart { authorization: Some(model::secret_text::SecretText::new("Bearer token")), ..part(&[&server]) };
     assert!(fetch_part(&image, &eager(0.0)).bytes.unwrap() == body);
     let requests = server.requests();
     assert!(requests.len() > 10);

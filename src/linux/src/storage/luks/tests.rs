@@ -1,7 +1,7 @@
 use super::*;
 use crate::storage::vm_test_disks;
 use model::layout::KeySource;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use std::fs;
 use uuid::Uuid;
 

@@ -9,7 +9,7 @@ use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
 use model::architecture::Architecture;
 use model::device_name::DevicePath;
-use model::registry_auth::SecretText;
+use model::secret_text::SecretText;
 use operations::{LuksContainer, OpenContainer};
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -154,7 +154,10 @@ fn arrays_are_opaque_unless_running() {
         assert!(printed(&alone(&array))[0].starts_with(&format!("{name}{words}")), "{:?}", printed(&alone(&array)));
     }
     let firmware = printed(&alone(&array("container", MemberRole::Active(0))));
-    assert!(firmware[0].contains("firmware RAID (imsm) is not started; delete the RAID volume"), "{firmware:?}");
+    assert!(
+        firmware[0].contains("firmware RAID (imsm), which drophammer does not start; delete the RAID volume"),
+        "{firmware:?}"
+    );
     let failed = vec![InspectionFailure { tried: InspectionTarget::Array(uuid), why: "not enough".to_owned() }];
     let failed = printed(&Inventory { failed, ..alone(&active) });
     assert!(failed[0].contains("the array does not start: not enough; "), "{failed:?}");

@@ -80,7 +80,7 @@ fn check_devices(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, later: 
     let name = &raid.arrayname;
     check.use_devices(place, &raid.devices, |device| {
         let order = match later.iter().any(|other| other.arrayname == *device) {
-            true => ", but listed later: list an array after its members",
+            true => ", because this array is defined later in raid: list each array after the arrays that it contains",
             false => "",
         };
         format!("device:{device} not provided by disk for raid:{name}{order}")

@@ -3,7 +3,7 @@
 use super::super::machine_boot_requirements::FilesystemByUuid;
 
 use super::super::file_search::{find_first, find_program, is_directory};
-use super::super::grub_variables::{self, format_grub_line};
+use super::super::grub_config_reader::{self, format_grub_line};
 use super::super::loader_context::LoaderContext;
 use super::super::{bls_entry, kernel_command_line};
 use crate::NewRoot;
@@ -96,7 +96,7 @@ pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: 
     let maker =
         find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
     let reads_entries = update_boot_entry(start, home)?;
-    grub_variables::remove_from_environment(start.root, KERNEL_OPTIONS)?;
+    grub_config_reader::remove_from_environment(start.root, KERNEL_OPTIONS)?;
     let menu = format_menu(start, home, terminal, &maker, reads_entries);
     start.root.write_file(&format!("{}/grub.cfg", home.directory), 0o600, menu.as_bytes())
 }

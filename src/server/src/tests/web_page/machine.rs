@@ -2,7 +2,7 @@
 
 use super::super::plan_preview::inventory;
 use super::*;
-use control::api_types::RegisterRequest;
+use control::agent_api_types::RegisterRequest;
 use model::inventory::Inventory;
 
 /// Text that, if it was not escaped, would end attributes, elements and comments, and execute a script.

@@ -61,7 +61,7 @@ impl PieceWriter<'_> {
     fn flush_batch(&mut self) -> Result<(), ConnectionEnd> {
         if self.link.has_pending_data() {
             return self.read_verdict().and(Err(ConnectionEnd::Failed(
-                "protocol error of the receiver: completion reported too early".to_owned(),
+                "protocol error by the receiver: completion reported too early".to_owned(),
             )));
         }
         let wanted = self.offer_batch()?;
@@ -100,7 +100,7 @@ impl PieceWriter<'_> {
                 ProtocolFrame::Wanted(wanted) if wanted.len() == count => Ok(wanted),
                 ProtocolFrame::Verdict(ReceiverVerdict::Failed(why)) => Err(ConnectionEnd::Failed(why)),
                 _ => Err(ConnectionEnd::Failed(
-                    "protocol error of the receiver: no answer to the offered pieces".to_owned(),
+                    "protocol error by the receiver: no answer to the offered pieces".to_owned(),
                 )),
             }
         })
@@ -162,7 +162,7 @@ impl PieceWriter<'_> {
         match frames::read_frame(self.link)? {
             ProtocolFrame::Verdict(ReceiverVerdict::Received(received)) => Ok(received),
             ProtocolFrame::Verdict(ReceiverVerdict::Failed(why)) => Err(ConnectionEnd::Failed(why)),
-            _ => Err(ConnectionEnd::Failed("protocol error of the receiver: unexpected frame".to_owned())),
+            _ => Err(ConnectionEnd::Failed("protocol error by the receiver: unexpected frame".to_owned())),
         }
     }
 }

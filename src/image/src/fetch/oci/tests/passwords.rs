@@ -2,7 +2,8 @@
 
 use super::*;
 use base64::prelude::{BASE64_STANDARD, Engine};
-use model::registry_auth::{PullSecret, SecretText};
+use model::registry_auth::PullSecret;
+use model::secret_text::SecretText;
 
 const PASSWORD: &str = "hunter2";
 

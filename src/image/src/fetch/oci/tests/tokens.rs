@@ -38,7 +38,7 @@ fn token_is_requested_if_the_registry_requires_one() {
         let server = guarded(image().0, &tokens, &last);
         let reached = reach_at(url(&server, ":12"), None).unwrap();
         assert_eq!(
-            reached.parts[0].authorization.as_ref().map(model::registry_auth::SecretText::reveal),
+            reached.parts[0].authorization.as_ref().map(model::secret_text::SecretText::reveal),
             Some("Bearer t0")
         );
         let paths: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();

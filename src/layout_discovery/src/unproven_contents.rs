@@ -11,7 +11,7 @@
 //! | component of an array, group or mapping | the objects on top of it are checked |
 
 use crate::fstab::MountTable;
-use crate::system_data_classification::is_installation_path;
+use crate::mount_point_purposes::is_installation_path;
 use crate::system_partition_types::is_image_copy;
 use crate::underlying_devices::{find_partitioned_device, volume_name};
 use model::device_name::{DevicePath, KernelName};

@@ -2,7 +2,8 @@
 
 use super::write_activation::{self, DeviceActivation};
 use super::{
-    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
+    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, non_destructive_plan::ReadOnlyPlan,
+    opaque_objects,
 };
 use crate::content_descriptions;
 use common::diagnostic::Diagnostic;
