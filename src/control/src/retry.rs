@@ -32,9 +32,9 @@ pub const NO_RETRIES: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..TE
 /// Maximum pause that a server can request with `Retry-After`.
 const LONGEST_REQUESTED: Duration = Duration::from_secs(120);
 
-/// Factor by which the pause grows after each attempt. With this factor, a pause is at most one second longer than half
-/// of the time since the first attempt. After a short outage, clients are therefore served again within seconds.
-const PAUSE_GROWTH: f64 = 1.5;
+/// Factor by which the pause grows after each attempt. With this factor, a pause is at most one second longer than a
+/// quarter of the time since the first attempt. After a short outage, clients are therefore served again within seconds.
+const PAUSE_GROWTH: f64 = 1.25;
 
 /// Result of a single attempt.
 pub(crate) enum AttemptResult<T> {
@@ -151,7 +151,7 @@ mod tests {
     fn pauses_grow_with_the_outage() {
         let mut schedule = RetrySchedule::start(TEN_MINUTE_RETRIES);
         let (mut longest, mut elapsed) = (Duration::ZERO, Duration::ZERO);
-        for _ in 0..12 {
+        for _ in 0..20 {
             let pause = schedule.next_pause(error(), Duration::ZERO).unwrap();
             // Without the random part, the pause would be at most twice as long, and so would the elapsed time.
             assert!(pause <= (Duration::from_secs(1) + elapsed).min(TEN_MINUTE_RETRIES.longest_pause), "{pause:?}");

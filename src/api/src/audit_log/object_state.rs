@@ -39,6 +39,9 @@ const WATCHED: [(&str, &[&str]); 7] = [
     ("/bulk/confirm", &["machines"]),
 ];
 
+/// Prefix of the names of rollouts.
+const ROLLOUT: &str = "rollout ";
+
 /// Contents of files, by path, and records of machines, users and rollouts, by names such as `user ann`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectState(BTreeMap<String, Value>);
@@ -90,7 +93,9 @@ impl ObjectState {
     pub fn changes_until(&self, after: &ObjectState) -> Vec<AuditChange> {
         let mut changes = Vec::new();
         let names: BTreeSet<&String> = self.0.keys().chain(after.0.keys()).collect();
-        for name in names {
+        // Rollouts are never deleted: before a rollout is created, the newest one is read, which is another one afterwards.
+        let is_unread = |name: &String| name.starts_with(ROLLOUT) && !after.0.contains_key(name);
+        for name in names.into_iter().filter(|name| !is_unread(name)) {
             compare_values(name, "", (self.0.get(name), after.0.get(name)), &mut changes);
         }
         changes.truncate(CHANGES);
@@ -120,7 +125,7 @@ async fn read_rollouts(app: &AppState, object: &str) -> Option<(String, Value)> 
     let record = &rollout.record;
     let document =
         json!({"state": rollout.state, "reason": record.reason, "limits": record.limits, "members": members});
-    Some((format!("rollout {}", rollout.id), document))
+    Some((format!("{ROLLOUT}{}", rollout.id), document))
 }
 
 async fn read_machine(app: &AppState, id: &str) -> Option<(String, Value)> {
@@ -209,6 +214,14 @@ mod tests {
 
     fn state(document: Value) -> ObjectState {
         ObjectState(BTreeMap::from([("machines/one.yaml".to_owned(), document)]))
+    }
+
+    #[test]
+    fn new_rollout_does_not_remove_the_previous_one() {
+        let state = |id: u32| ObjectState(BTreeMap::from([(format!("{ROLLOUT}{id}"), json!({"state": "running"}))]));
+        let changes = json!(state(1).changes_until(&state(2)));
+        assert_eq!(changes, json!([{"path": "rollout 2", "after": {"state": "running"}}]));
+        assert_eq!(state(1).changes_until(&state(1)), []);
     }
 
     #[test]
