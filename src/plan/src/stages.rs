@@ -289,7 +289,7 @@ fn prove_preserved(meant: &LayoutMatch, decided: &PlanDecisions, expected: Vec<P
         matches!(operation, Operation::Run(SessionOp::LockDisk(LockDisk { untouched, .. })) if !untouched.is_empty())
     });
     let is_required = guards_ranges || !expected.is_empty();
-    is_required.then(|| Operation::Run(SessionOp::ProvePreserved(ProvePreserved(expected))))
+    is_required.then_some(Operation::Run(SessionOp::ProvePreserved(ProvePreserved(expected))))
 }
 
 /// Sorts the filesystems so that parents precede children, regardless of their order in the layout. Filesystems without
