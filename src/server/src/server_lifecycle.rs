@@ -11,6 +11,7 @@ use super::server_health_monitor::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, explai
 use super::start_checks::check_at_start;
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
 use api::accepted_host_names::describe_unresolvable_host;
+use api::operator_api::summary_cache::refresh_summaries;
 use api::site_reload::ReloadEvent;
 use api::{AppState, abandoned_bmc_actions, freed_machine_shutdown, migration_requests, out_of_band, rollouts};
 use common::error::{Error, Phase, Result};
@@ -154,9 +155,9 @@ async fn flush_audit_log(app: &AppState) {
     }
 }
 
-/// Starts the background tasks: they update machine files after migrations, continue Redfish steps and rollouts, check
-/// the server, and delete old records.
-fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEnvironment) -> [JoinHandle<()>; 8] {
+/// Starts the background tasks: they update machine files after migrations, continue Redfish steps and rollouts, refresh
+/// cached summaries, check the server, and delete old records.
+fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEnvironment) -> [JoinHandle<()>; 9] {
     // Servers that share a database are checked more often: their load balancer should send requests to a server soon
     // after the server has recovered.
     let longest = if app.state.is_shared() { SHARED_CHECK_INTERVAL } else { CHECK_INTERVAL };
@@ -167,6 +168,7 @@ fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEn
         tokio::spawn(rollouts::runner::continue_rollouts(app.clone())),
         tokio::spawn(freed_machine_shutdown::cancel_removed_orders(app.clone())),
         tokio::spawn(abandoned_bmc_actions::handle_abandoned_actions(app.clone())),
+        tokio::spawn(refresh_summaries(app.clone())),
         tokio::spawn(forward_changes(app.clone())),
         tokio::spawn(watch_health(app.clone(), interval, environment.free_space.clone())),
         tokio::spawn(delete_expired_records(app.state.clone(), options.limits.clone(), app.rate_limited_log.clone())),

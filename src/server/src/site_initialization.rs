@@ -48,12 +48,21 @@ fn create_missing_files(dir: &Path) -> Result<Vec<String>> {
         list_yaml_files(&dir.join("layouts")).context(Phase::Serve, || format!("read {}/layouts", dir.display()))?;
     if layouts.is_empty() {
         let path = dir.join(SAMPLE_FILE);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path);
-        let written = file.and_then(|mut file| file.write_all(SAMPLE_LAYOUT.as_bytes()));
-        written.context(Phase::Serve, || format!("create {}", path.display()))?;
+        create_file(&path, SAMPLE_LAYOUT).context(Phase::Serve, || format!("create {}", path.display()))?;
         created.push(SAMPLE_FILE.to_owned());
     }
     Ok(created)
+}
+
+/// Creates a file. Removes the file if its content cannot be written, for example because the filesystem is full: the next
+/// attempt would otherwise consider the incomplete file as one of the operator.
+fn create_file(path: &Path, content: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let written = file.write_all(content.as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    written
 }
 
 fn describe_site(options: &ServerConfig, created: &[String]) -> String {

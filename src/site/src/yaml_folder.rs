@@ -175,8 +175,11 @@ impl<T: Clone> YamlFolder<T> {
     /// Adds a problem if the folder cannot be read.
     pub(crate) fn report_unread(&self, problems: &mut Vec<String>) {
         if let Some(unread) = &self.unread {
-            problems
-                .push(format!("{folder}/: {unread} (its last good files stay in force)", folder = self.path.display()));
+            let folder = self.path.display();
+            problems.push(match self.entries.is_empty() {
+                true => format!("{folder}/: {unread}"),
+                false => format!("{folder}/: {unread} (its last good files stay in force)"),
+            });
         }
     }
 

@@ -16,12 +16,19 @@ use model::install_report::ProgressEvent;
 use site::operator_files::MachineSpec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use store::{MachineBoot, MachineContact};
 use tokio::sync::Mutex;
 
 /// Number of record versions that this cache reads from the database, before it deletes the versions in the database
 /// that it no longer needs.
 const READ_VERSIONS: usize = 1000;
+
+/// Pause between refreshes of the cache.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time since the last list for which the cache is refreshed.
+const REFRESHED_AFTER_LIST: Duration = Duration::from_secs(60);
 
 /// Cache of the summaries of all machines that have a machine file.
 #[derive(Default)]
@@ -34,6 +41,8 @@ struct CachedSummaries {
     machines: HashMap<String, CachedSummary>,
     /// Number of versions that were read since the last deletion.
     read_versions: usize,
+    /// Time of the last list that was read from the cache.
+    listed: Option<Instant>,
 }
 
 struct CachedSummary {
@@ -166,6 +175,7 @@ impl SummaryCache {
         machines: &[Arc<MachineSpec>],
     ) -> Result<Option<Vec<Arc<ListedSummary>>>, ApiError> {
         let mut cache = self.0.lock().await;
+        cache.listed = Some(Instant::now());
         if !cache.remove_outdated(app).await? {
             return Ok(None);
         }
@@ -187,5 +197,32 @@ impl SummaryCache {
             cache.machines.retain(|id, _| directory.find_machine(id).is_some());
         }
         Ok(Some(listed.into_iter().flatten().collect()))
+    }
+
+    /// Reads the summaries of machines whose records have changed, so that the next list does not have to wait for them.
+    /// Does nothing if no list was requested recently.
+    async fn refresh(&self, app: &AppState) -> Result<(), ApiError> {
+        let mut cache = self.0.lock().await;
+        let is_used = cache.listed.is_some_and(|listed| listed.elapsed() < REFRESHED_AFTER_LIST);
+        if !is_used || !cache.remove_outdated(app).await? {
+            return Ok(());
+        }
+        let directory = app.whole_directory();
+        let is_missing = |machine: &&Arc<MachineSpec>| !cache.machines.contains_key(&machine.id);
+        let missing: Vec<Arc<MachineSpec>> = directory.shared_machines().filter(is_missing).cloned().collect();
+        for part in missing.chunks(AT_ONCE) {
+            cache.read_part(app, part).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Refreshes the cache while lists are requested. With many installations in progress, hundreds of records change between
+/// two lists.
+pub async fn refresh_summaries(app: Arc<AppState>) {
+    loop {
+        tokio::time::sleep(REFRESH_INTERVAL).await;
+        // An unavailable database is reported by the next list.
+        let _ = app.summaries.refresh(&app).await;
     }
 }

@@ -107,7 +107,7 @@ impl OperatorClient {
     /// # Errors
     /// Fails as [`OperatorClient::send_json`] does.
     pub(crate) fn send_text(&self, request: RequestBuilder) -> Result<OperatorResponse<String>> {
-        let ServerConnection { url, token_origin, .. } = &self.connection;
+        let ServerConnection { url, token_origin, context, .. } = &self.connection;
         let reach = || {
             let proxy = describe_proxy(url, ProxyScope::Https);
             format!(
@@ -136,11 +136,11 @@ impl OperatorClient {
         let said = code.as_deref().map_or(uncoded.clone(), |code| error_code::append(uncoded.clone(), code));
         let known = code.as_deref().and_then(ErrorCode::parse);
         match status.as_u16() {
-            401 => Err(Error::new(
-                Phase::Control,
-                format!("{url} rejects {token_origin}: {uncoded}; run `drophammer login {url}`"),
-            )
-            .with_code(ErrorCode::OperatorToken)),
+            401 => {
+                let named = context.as_ref().map(|name| format!(" --name {name}")).unwrap_or_default();
+                let why = format!("{url} rejects {token_origin}: {uncoded}; run `drophammer login {url}{named}`");
+                Err(Error::refusal(Phase::Control, why).with_code(ErrorCode::OperatorToken))
+            }
             404 if uncoded == NO_ENDPOINT => {
                 let why = "check the path of the URL; if the path is right, the server may have an earlier version, which does not support this command";
                 Err(Error::new(Phase::Control, format!("{url} does not have this endpoint: {why}"))

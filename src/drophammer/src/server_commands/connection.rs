@@ -28,6 +28,8 @@ pub(crate) struct ServerConnection {
     pub token: String,
     /// Description of the source of the token, for error messages.
     pub token_origin: String,
+    /// Name of the context that contains the token; `None` if the token is from another source.
+    pub context: Option<String>,
 }
 
 /// Sources of the server's address and the token, other than options of the command.
@@ -55,6 +57,9 @@ pub(crate) fn find_config_path() -> Result<PathBuf> {
     config_path(read_environment).ok_or_else(missing)
 }
 
+/// Description of a token that a context contains.
+const CONTEXT_TOKEN: &str = "the token in the configuration";
+
 /// Selects the server and the token for a command.
 ///
 /// # Errors
@@ -78,7 +83,10 @@ impl ConnectionSources<'_> {
         let is_its_server = |context: &&ServerContext| parse_server_url(&context.server).as_ref() == Ok(&url);
         let context = context.or_else(|| self.config.contexts.values().find(is_its_server));
         let (token, token_origin) = self.select_token(options, context, &url)?;
-        Ok(ServerConnection { url, token, token_origin })
+        let is_used = |own: &ServerContext| context.is_some_and(|context| std::ptr::eq(own, context));
+        let mut named = self.config.contexts.iter().filter(|(_, own)| is_used(own));
+        let context = named.next().map(|(name, _)| name.clone()).filter(|_| token_origin == CONTEXT_TOKEN);
+        Ok(ServerConnection { url, token, token_origin, context })
     }
 
     /// Returns the address of the server, and the context from which the address is taken; `None` if the address is not
@@ -121,7 +129,7 @@ impl ConnectionSources<'_> {
         }
         match context.and_then(|context| context.token.as_ref()) {
             Some(ContextToken::Text(token)) => {
-                return Ok((token.reveal().to_owned(), "the token in the configuration".to_owned()));
+                return Ok((token.reveal().to_owned(), CONTEXT_TOKEN.to_owned()));
             }
             Some(ContextToken::File(file)) => return read_token_file(file),
             None => {}

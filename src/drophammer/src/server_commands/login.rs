@@ -81,7 +81,7 @@ pub fn run_login(options: &LoginOptions) -> Result<CommandOutcome> {
 /// Connect and `is_required` is false.
 fn log_in_with_oidc(url: &str, is_required: bool) -> Result<Option<OperatorResponse<String>>> {
     let (token, token_origin) = (String::new(), "no token".to_owned());
-    let server = OperatorClient::with_connection(ServerConnection { url: url.to_owned(), token, token_origin })?;
+    let server = OperatorClient::with_connection(ServerConnection { url: url.to_owned(), token, token_origin, context: None })?;
     let Some(info) = fetch_login_info(&server)? else {
         let why = "does not support logins with OpenID Connect: log in with the token of a user";
         return Ok(is_required.then(|| OperatorResponse::Refused(format!("{url} {why}"))));
@@ -101,7 +101,7 @@ fn log_in_with_oidc(url: &str, is_required: bool) -> Result<Option<OperatorRespo
 /// Checks the token at the server, and stores server and token as the current context of the configuration file.
 pub(super) fn log_in(path: &Path, url: &str, name: Option<&str>, token: &str) -> Result<CommandOutcome> {
     let (token, token_origin) = (token.to_owned(), "the entered token".to_owned());
-    let connection = ServerConnection { url: url.to_owned(), token: token.clone(), token_origin };
+    let connection = ServerConnection { url: url.to_owned(), token: token.clone(), token_origin, context: None };
     let server = OperatorClient::with_connection(connection)?;
     if let OperatorResponse::Refused(why) =
         server.send_json::<IgnoredAny>(server.request(Method::GET, "/v1/machines"))?

@@ -276,7 +276,7 @@ fn source_with_foreign_marker_and_early_target_are_refused() {
 fn source_cannot_wait_in_a_boot_that_reported_success() {
     let left = after(&[succeeds(MigrationSide::Source, [1; 32])]);
     assert_eq!((left.state, left.left), (MigrationState::Ordered, Some([1; 32])));
-    assert!(left.apply_event(&a_stands([1; 32])).unwrap_err().contains("has already sent its report of success"));
+    assert!(left.apply_event(&a_stands([1; 32])).unwrap_err().contains("has already reported success in this boot"));
     assert!(left.apply_event(&a_stands([2; 32])).is_ok());
 }
 

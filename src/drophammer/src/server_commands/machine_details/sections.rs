@@ -36,7 +36,9 @@ pub(super) fn format_details(details: &MachineDetails, all: &[MachineSummary]) -
 
 fn format_machine(details: &MachineDetails, all: &[MachineSummary]) -> String {
     let summary = &details.summary;
-    let order = Some(describe_order(summary, all)).filter(|order| !order.is_empty());
+    // Without an order, `describe_order` may return the lock, which has its own row.
+    let lock = summary.locked.as_ref().filter(|_| summary.order.is_none()).map(|reason| format!("locked: {reason}"));
+    let order = Some(describe_order(summary, all)).filter(|order| !order.is_empty() && lock.as_ref() != Some(order));
     let moving = summary.moving.as_ref().map(|moving| moving.describe(machine_name(all, &moving.other)));
     let report = details.report.as_ref().filter(|report| report.success);
     let took = report.map(|report| format_seconds(report.timings.iter().map(|time| time.seconds).sum()));
@@ -47,6 +49,7 @@ fn format_machine(details: &MachineDetails, all: &[MachineSummary]) -> String {
         ("id", Some(summary.id.clone())),
         ("file", file),
         (FILE_ERROR, summary.file_error.clone()),
+        ("project", summary.project.clone()),
         ("size", summary.size.clone()),
         ("MACs", macs),
         ("address", summary.address.clone()),

@@ -95,6 +95,7 @@ fn a_server_without_the_device_flow_is_reported() {
         url: provider.issuer(),
         token: String::new(),
         token_origin: String::new(),
+        context: None,
     };
     let server = OperatorClient::with_connection(connection).unwrap();
     let error = log_in_at_provider(&server, &info(&provider)).err().unwrap();

@@ -88,7 +88,7 @@ async fn no_order_is_placed_with_an_unusable_approval() {
     let path = server.dir.path().join(format!("approved/{ONE}.yaml"));
     let approval = std::fs::read_to_string(&path).unwrap();
     server.write(&format!("approved/{ONE}.yaml"), &format!("unusable: 1\n{approval}"));
-    server.heard("unusable").await;
+    server.heard("this is not an approval").await;
     let answer = server.press(ONE, "debian-13", json!({})).await;
     let words = "the machine's approval cannot be used";
     assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
