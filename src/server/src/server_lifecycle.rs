@@ -37,7 +37,7 @@ pub(super) struct ControlServer {
     closing: published::Sender<bool>,
     boot: NetworkBoot,
     /// Tasks that run until the server ends.
-    tasks: [JoinHandle<()>; 8],
+    tasks: [JoinHandle<()>; 9],
     /// Lock on the server's directory, held while the server runs.
     _lock: Option<store::backup::DirectoryLock>,
 }

@@ -81,7 +81,8 @@ pub fn run_login(options: &LoginOptions) -> Result<CommandOutcome> {
 /// Connect and `is_required` is false.
 fn log_in_with_oidc(url: &str, is_required: bool) -> Result<Option<OperatorResponse<String>>> {
     let (token, token_origin) = (String::new(), "no token".to_owned());
-    let server = OperatorClient::with_connection(ServerConnection { url: url.to_owned(), token, token_origin, context: None })?;
+    let server =
+        OperatorClient::with_connection(ServerConnection { url: url.to_owned(), token, token_origin, context: None })?;
     let Some(info) = fetch_login_info(&server)? else {
         let why = "does not support logins with OpenID Connect: log in with the token of a user";
         return Ok(is_required.then(|| OperatorResponse::Refused(format!("{url} {why}"))));
