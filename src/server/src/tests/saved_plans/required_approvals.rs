@@ -95,6 +95,7 @@ async fn no_order_is_placed_with_an_unusable_approval() {
     assert!(!server.is_ordered().await);
     // Without the file, the operator orders a reinstall without an approved plan.
     std::fs::remove_file(&path).unwrap();
+    server.heard("all files are valid again").await;
     server.order("debian-13").await;
 }
 
