@@ -28,7 +28,7 @@ pub struct Operator {
     figures: Arc<RunFigures>,
     /// Time at which the creation of a machine's file was requested, by machine.
     requested: Arc<Mutex<HashMap<String, Instant>>>,
-    /// Machines whose file was created.
+    /// Machines for which the creation of a file was requested.
     created: Arc<Mutex<HashSet<String>>>,
 }
 
@@ -41,17 +41,24 @@ impl Operator {
     }
 
     /// Creates the file of a machine, with an allocation. Returns the error of the server if the file cannot be created.
+    /// The request is completed even if the caller is aborted: if the machine loses power, the operator does not.
     pub async fn create_machine_file(&self, id: &str, name: &str, allocation: &str) -> Result<(), String> {
+        let (operator, id) = (self.clone(), id.to_owned());
+        let (name, allocation) = (name.to_owned(), allocation.to_owned());
+        let request = tokio::spawn(async move { operator.send_machine_file(&id, &name, &allocation).await });
+        request.await.map_err(|error| error.to_string())?
+    }
+
+    async fn send_machine_file(&self, id: &str, name: &str, allocation: &str) -> Result<(), String> {
         let body = json!({"name": name, "image": "bench", "allocation": allocation, "layout": "bench"});
         let request = self.client.post(format!("{}/v1/machine/{id}/file", self.url)).json(&body);
         lock_mutex(&self.requested).insert(id.to_owned(), Instant::now());
-        let answer = self.figures.measure("create machine file", self.send(request)).await;
         lock_mutex(&self.created).insert(id.to_owned());
-        answer.map(drop)
+        self.figures.measure("create machine file", self.send(request)).await.map(drop)
     }
 
-    /// Returns whether this operator has created the file of the machine.
-    pub fn has_created(&self, id: &str) -> bool {
+    /// Returns whether this operator has requested the creation of the machine's file.
+    pub fn has_requested(&self, id: &str) -> bool {
         lock_mutex(&self.created).contains(id)
     }
 

@@ -99,7 +99,7 @@ impl SimulatedMachine {
         let client = self.boot(run).await?;
         self.send_event(run, &client, EventName::Registering, "registers").await;
         self.register(run, &client).await?;
-        if self.lacks_file && !operator.has_created(&self.id) {
+        if self.lacks_file && !operator.has_requested(&self.id) {
             let waits = self.wait(run, operator, &client);
             let create = async {
                 tokio::time::sleep(Duration::from_secs(2)).await;

@@ -30,9 +30,11 @@ pub(super) fn devices_with_verdict(decided: &PlanDecisions, is: impl Fn(DiskVerd
 pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !disk.verdict.is_written());
     let lock = |disk: &DiskPlan| {
-        // The ranges of a disk that is written for a Kubernetes volume are not guarded, because they will change.
+        // The ranges of a disk that is written for a Kubernetes volume are not guarded, because they will change. If other
+        // members of an array are wiped, stopping the array may update the superblocks on this disk.
         let is_written = decided.persistent.written.contains(&disk.name);
-        let mut untouched = if is_written { Vec::new() } else { guard_ranges::guarded_ranges(meant, disk) };
+        let is_torn = decided.dismantled.iter().any(|torn| torn.stays_on.contains(&disk.name));
+        let mut untouched = if is_written || is_torn { Vec::new() } else { guard_ranges::guarded_ranges(meant, disk) };
         untouched.extend(luks::guard_locked(meant, decided, disk));
         Operation::Run(SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched }))
     };
