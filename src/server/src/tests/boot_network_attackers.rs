@@ -62,6 +62,9 @@ async fn other_address_cannot_end_a_running_installation() {
     let path = format!("/v1/machine/{ONE}");
     let token = token_of(&server.boot_from(MACHINE_ADDRESS, ONE).await.text());
     assert_eq!(server.register_from(MACHINE_ADDRESS, ONE, &token).await, 200);
+    // The allocation is not sent until the server has computed the digest of its image.
+    let wait = format!("{path}/wait?seconds=60");
+    assert_eq!(server.from(MACHINE_ADDRESS, "GET", &wait, &token, "").await.status, 200);
     assert_eq!(server.from(MACHINE_ADDRESS, "GET", &path, &token, "").await.status, 200);
 
     let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
