@@ -62,6 +62,9 @@ impl MachineUpdates {
     }
 }
 
+/// Function that returns a copy of a snapshot in which some machines are up to date.
+type Refresh = fn(&mut SiteLoader, &SiteSnapshot, &[ChangedMachine]) -> Option<SiteSnapshot>;
+
 /// Pause after a scan, as a multiple of its duration. With ten thousand machine files, a scan takes a second.
 const PAUSE_PER_SCAN: u32 = 2;
 /// Minimum pause between updates of individual machines in which a full scan begins.
@@ -124,7 +127,7 @@ impl SiteReloader {
                 }
                 is_wanted = true;
             }
-            if !changed.is_empty() && !self.try_refresh(&changed) {
+            if !changed.is_empty() && !self.try_refresh(&changed, SiteLoader::refresh_machines) {
                 self.loader.require_new_snapshot();
                 is_wanted = true;
             }
@@ -136,12 +139,16 @@ impl SiteReloader {
         }
     }
 
-    /// Updates machines in the current snapshot, and publishes the result. Returns false if a scan is necessary.
-    fn try_refresh(&mut self, changed: &[ChangedMachine]) -> bool {
+    /// Updates machines in the current snapshot with `refresh`, and publishes the result. Returns false if a scan is
+    /// necessary.
+    fn try_refresh(&mut self, changed: &[ChangedMachine], refresh: Refresh) -> bool {
         let current = self.publish.borrow().clone();
-        let refreshed = catch_unwind(AssertUnwindSafe(|| self.loader.refresh_machines(&current, changed)));
+        let refreshed = catch_unwind(AssertUnwindSafe(|| refresh(&mut self.loader, &current, changed)));
         let Ok(Some(snapshot)) = refreshed else { return false };
         self.publish.send_replace(Arc::new(snapshot));
+        if changed.is_empty() {
+            return true;
+        }
         let last = Instant::now();
         let first = self.refreshed.map_or(last, |updates| updates.first);
         self.refreshed = Some(MachineUpdates { first, last });
@@ -167,7 +174,7 @@ impl SiteReloader {
         match self.loader.find_changes() {
             SiteChanges::None => return,
             // The periodic scan has found a file before the request that wrote the file has announced it.
-            SiteChanges::Machines(changed) if self.try_refresh(&changed) => return,
+            SiteChanges::Machines(changed) if self.try_refresh(&changed, SiteLoader::apply_found_changes) => return,
             SiteChanges::Machines(_) | SiteChanges::All => {}
         }
         let SiteScan { mut directory, problems, notes } = self.loader.build_snapshot();

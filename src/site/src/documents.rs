@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use store::operator_documents::{DocumentContent, StoredDocument};
+use store::operator_documents::{DocumentContent, KnownDocuments, StoredDocument};
 use store::{FileStamp, ServerState, image_digest_cache};
 
 /// Documents of one revision of the database, by their path relative to the server's directory.
@@ -46,6 +46,20 @@ impl DocumentSet {
     fn below<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = (&'a Path, &'a StoredDocument)> {
         let documents = self.documents.range(folder.to_owned()..).take_while(move |(path, _)| path.starts_with(folder));
         documents.filter_map(move |(path, one)| Some((path.strip_prefix(folder).ok()?, one.as_ref())))
+    }
+}
+
+impl KnownDocuments for DocumentSet {
+    fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    fn count(&self) -> usize {
+        self.documents.len()
+    }
+
+    fn contains(&self, path: &str) -> bool {
+        self.find(path).is_some()
     }
 }
 
@@ -98,11 +112,14 @@ impl SiteDocuments {
         let Some(state) = &self.0.state else { return Ok(()) };
         let _update = self.0.update.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.stored();
-        let Some(update) = state.read_documents_blocking(known.as_ref().map(|known| known.revision))? else {
+        let known_documents = known.clone().map(|known| known as Arc<dyn KnownDocuments>);
+        let Some(update) = state.read_documents_blocking(known_documents)? else {
             return Ok(());
         };
         let mut documents = known.map(|known| known.documents.clone()).unwrap_or_default();
-        documents.retain(|_, one| update.paths.contains(&one.path));
+        if let Some(paths) = &update.paths {
+            documents.retain(|_, one| paths.contains(&one.path));
+        }
         documents.extend(update.changed.into_iter().map(|one| (PathBuf::from(&one.path), Arc::new(one))));
         let set = Arc::new(DocumentSet { revision: update.revision, documents });
         *self.0.stored.write().unwrap_or_else(PoisonError::into_inner) = Some(set);
@@ -112,6 +129,11 @@ impl SiteDocuments {
     /// Returns the documents of the database; `None` if the documents are the files of the directory.
     pub fn stored(&self) -> Option<Arc<DocumentSet>> {
         self.0.stored.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the revision of a document in the database; `None` if there is no such document.
+    pub fn revision_of(&self, path: &Path) -> Option<i64> {
+        self.find(path)?.ok().map(|document| document.revision)
     }
 
     /// Returns whether the server has a database that can contain the documents.

@@ -1,17 +1,21 @@
 //! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
+mod allocation_check;
+mod allocation_check_cache;
 mod complete_scan;
 mod document_source;
 mod image_manifest;
 mod machine_files;
 
+pub(crate) use allocation_check::{SettledMachine, check_machine_allocation};
 pub use complete_scan::scan_completely;
 
-use crate::allocation_resolution::{explain_layout_contradiction, find_differences, resolve_allocation};
+use allocation_check_cache::AllocationCheckCache;
+
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::documents::SiteDocuments;
 use crate::duplicate_ids::index_by_id;
-use crate::ganeti_os_definitions::{self, DefinitionChoice, OsDefinitions};
+use crate::ganeti_os_definitions::{self, OsDefinitions};
 use crate::image_states::{self, ImageStates};
 use crate::machine_refresh::ChangedMachine;
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
@@ -28,14 +32,13 @@ use common::diagnostic;
 use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
 use image_manifest::{manifest_path, read_image_contents};
-use marked_yaml::Spanned;
 use model::deploy_steps::template::DeployTemplate;
 use model::layout::{self, Layout, layout_set::LayoutSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::image_digest_cache::{self, ImageDigests};
-use store::{FileStamp, InstallState, ServerState};
+use store::{FileStamp, ServerState};
 
 fn read_layout(text: &str) -> Result<Layout, String> {
     let parsed = layout::read_yaml(text).map_err(|problems| diagnostic::join_problems(&problems))?;
@@ -49,12 +52,13 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
 /// Reader of the operator's directory. Stores the last valid version of each file in memory.
 pub struct SiteLoader {
     dir: PathBuf,
-    documents: SiteDocuments,
+    pub(crate) documents: SiteDocuments,
     /// Reason why the documents in the database could not be read at the last scan.
     unread: Option<String>,
     /// Revision of the documents in the database at the last scan.
-    revision: Option<i64>,
+    pub(crate) revision: Option<i64>,
     pub(crate) machines: YamlFolder<MachineSpec>,
+    pub(crate) allocation_checks: AllocationCheckCache,
     layouts: YamlFolder<Layout>,
     images: YamlFolder<ImageSpec>,
     templates: YamlFolder<DeployTemplate>,
@@ -89,7 +93,8 @@ pub struct SiteScan {
 #[derive(Debug)]
 pub enum SiteChanges {
     None,
-    /// Only files of these machines are new or have changed.
+    /// Only files of these machines are new or have changed. The list is empty if the revision of the documents has changed,
+    /// but no document in force.
     Machines(Vec<ChangedMachine>),
     /// A new snapshot of the whole directory is necessary.
     All,
@@ -106,6 +111,7 @@ impl SiteLoader {
             unread: None,
             revision: None,
             machines: YamlFolder::new(dir.join("machines"), operator_files::parse_machine),
+            allocation_checks: AllocationCheckCache::default(),
             layouts: YamlFolder::new(dir.join("layouts"), read_layout),
             images: YamlFolder::new(dir.join("images"), operator_files::parse_image),
             templates: YamlFolder::optional(dir.join(deploy_templates::FOLDER), read_template),
@@ -143,12 +149,14 @@ impl SiteLoader {
     /// Stores a computed digest. The next scan returns a new snapshot.
     pub fn store_digest(&mut self, done: image_digest_cache::DigestResult) {
         self.digests.store_result(done);
+        self.allocation_checks.clear();
         self.stale = true;
     }
 
     /// Stores the result of a `verify` program. The next scan returns a new snapshot.
     pub fn store_verdict(&mut self, done: ganeti_os_definitions::VerifyResult) {
         self.definitions.store_verdict(done);
+        self.allocation_checks.clear();
         self.stale = true;
     }
 
@@ -173,14 +181,21 @@ impl SiteLoader {
     /// Reads the files that have changed, and returns what has changed since the last scan.
     pub fn find_changes(&mut self) -> SiteChanges {
         // Documents in the database are read first, because they contain the machine files.
-        let is_revised = self.refresh_revision();
+        let (has_other_error, revision) = (self.refresh_documents(), self.revision);
+        self.revision = self.documents.stored().map(|stored| stored.revision);
         let machines = self.machines.find_changes();
-        if self.find_other_changes() || is_revised || machines.affects_others {
+        let (is_stale, has_other_changes) = (std::mem::take(&mut self.stale), self.find_other_changes());
+        if has_other_changes || machines.affects_others {
+            self.allocation_checks.clear();
+        }
+        machines.files.iter().for_each(|file| self.allocation_checks.remove(file));
+        let is_first = revision.is_some() != self.revision.is_some();
+        if has_other_changes || is_stale || has_other_error || is_first || machines.affects_others {
             return SiteChanges::All;
         }
         match self.identify_machines(machines.files) {
             None => SiteChanges::All,
-            Some(changed) if changed.is_empty() => SiteChanges::None,
+            Some(changed) if changed.is_empty() && revision == self.revision => SiteChanges::None,
             Some(changed) => SiteChanges::Machines(changed),
         }
     }
@@ -195,10 +210,9 @@ impl SiteLoader {
         if files.len() > SEPARATE_MACHINES { None } else { files.into_iter().map(identify).collect() }
     }
 
-    /// Reads everything except the machine files, and returns whether anything has changed.
+    /// Reads all files except the machine files, and returns whether anything has changed.
     fn find_other_changes(&mut self) -> bool {
-        let mut changed = std::mem::take(&mut self.stale);
-        changed |= self.layouts.rescan();
+        let mut changed = self.layouts.rescan();
         changed |= self.images.rescan();
         changed |= self.definitions.rescan();
         changed |= self.templates.rescan();
@@ -336,69 +350,4 @@ impl SiteLoader {
         }
         image.digest.is_some()
     }
-}
-
-/// Machine whose allocation can be carried out.
-pub(crate) struct SettledMachine {
-    /// Machine with its resolved OS definition.
-    pub machine: MachineSpec,
-    /// Remarks for the operator.
-    pub notes: Vec<String>,
-    /// Reason why the machine cannot be reinstalled: the layout in the files contradicts the machine's install marker.
-    pub contradiction: Option<String>,
-}
-
-/// Checks that the allocation of the machine can be carried out.
-pub(crate) fn check_machine_allocation(
-    definitions: &mut OsDefinitions,
-    state: &ServerState,
-    known: &SiteObjects,
-    machine: &MachineSpec,
-) -> Result<SettledMachine, String> {
-    let (machine, note) = apply_definition(definitions, machine);
-    let install_state = read_install_state_with_results(state, &machine, known)?;
-    // A withheld order is not a problem of the machine file.
-    let withheld = known.approvals.explain_withheld_order(&machine.id, &install_state);
-    let install_state = install_state.without_required_approval();
-    resolve_allocation(&machine, &install_state, known)?;
-    let notes = find_differences(&machine, &install_state, known).into_iter().chain(note).chain(withheld).collect();
-    let contradiction = explain_layout_contradiction(&machine, &install_state, known);
-    Ok(SettledMachine { machine, notes, contradiction })
-}
-
-/// Resolves the OS definition that the machine's allocation names in `os`. Returns the machine with this definition and
-/// the image of the definition. Also returns a remark for the operator, or `None` if no remark is necessary.
-fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
-    let mut machine = machine.clone();
-    let Some(allocation) = &mut machine.allocation else { return (machine, None) };
-    let Some(DefinitionChoice { settled, image, note }) = definitions.choose_definition(allocation) else {
-        return (machine, None);
-    };
-    if let (Some(image), Some(os)) = (image, &allocation.os) {
-        allocation.image = Spanned::new(*os.span(), image);
-    }
-    allocation.definition = settled;
-    (machine, note)
-}
-
-fn read_install_state_with_results(
-    state: &ServerState,
-    machine: &MachineSpec,
-    known: &SiteObjects,
-) -> Result<InstallState, String> {
-    let add_results = |install_state| {
-        requested_steps::add_results_blocking(state, machine, install_state, known).map_err(|error| error.to_string())
-    };
-    let Some(allocation) = &machine.allocation else { return add_results(InstallState::default()) };
-    let install_state =
-        state.read_install_state_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
-    let install_state = add_results(install_state)?;
-    let approved = match known.approvals.other_allocation(&machine.id, &allocation.id) {
-        Some(other) => {
-            let other = state.read_install_state_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
-            known.approvals.find_in_force(&machine.id, &other)
-        }
-        None => known.approvals.find_in_force(&machine.id, &install_state),
-    };
-    Ok(InstallState { approved, ..install_state })
 }

@@ -33,6 +33,13 @@ impl SiteLoader {
         Some(snapshot)
     }
 
+    /// Returns a copy of the snapshot with the changes that [`SiteLoader::find_changes`] has found, provided that only these
+    /// machines have changed. Returns `None` under the same conditions as [`SiteLoader::refresh_machines`].
+    pub fn apply_found_changes(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<SiteSnapshot> {
+        let snapshot = self.refresh_machines(current, changed)?;
+        Some(SiteSnapshot { revision: self.revision, ..snapshot })
+    }
+
     fn refresh_machine(&mut self, snapshot: &mut SiteSnapshot, changed: &ChangedMachine) -> Option<()> {
         let ChangedMachine { id, file } = changed;
         let known = snapshot.machine_files.get(id);
@@ -53,7 +60,10 @@ impl SiteLoader {
             {
                 return None;
             }
+            // The revision is read first, so that it is never newer than the text.
+            let revision = self.documents.revision_of(&path);
             self.machines.rescan_file(path.clone());
+            self.allocation_checks.remove(&path);
             let entry = self.machines.entries.get_mut(&path)?;
             let machine = entry.newest.as_ref().ok().filter(|machine| machine.id == *id)?;
             let settled = check_machine_allocation(&mut self.definitions, &self.state, &snapshot.known, machine);
@@ -74,6 +84,7 @@ impl SiteLoader {
             }
             snapshot.machine_files.insert_mut(id.clone(), path);
             snapshot.machines.insert_mut(id.clone(), Arc::new(machine));
+            revision.into_iter().for_each(|revision| snapshot.machine_revisions.insert_mut(id.clone(), revision));
         }
         let updates = snapshot.updates.get(id).copied().unwrap_or_default();
         snapshot.updates.insert_mut(id.clone(), updates + 1);

@@ -52,6 +52,8 @@ pub struct SiteSnapshot {
     pub(crate) scan: u64,
     /// Revision of the documents in the database; `None` if the documents are files.
     pub revision: Option<i64>,
+    /// Revision of the machine file in force, for each machine whose file was updated after the other documents.
+    pub(crate) machine_revisions: SharedMap<i64>,
     /// For each machine that was updated since the complete scan, the number of its updates.
     pub(crate) updates: SharedMap<u64>,
 }
@@ -94,12 +96,18 @@ impl SiteSnapshot {
             problems: Vec::new(),
             scan: self.scan,
             revision: self.revision,
+            machine_revisions: self.machine_revisions.clone(),
             updates: self.updates.clone(),
         }
     }
 
     pub fn find_machine(&self, id: &str) -> Option<&MachineSpec> {
         self.machines.get(id).map(Arc::as_ref)
+    }
+
+    /// Returns the revision up to which changes of the machine's file are in force.
+    pub fn machine_file_revision(&self, id: &str) -> i64 {
+        self.machine_revisions.get(id).copied().max(self.revision).unwrap_or_default()
     }
 
     /// Returns the version of the machine. If the version is equal in two snapshots, nothing that affects the machine

@@ -145,6 +145,18 @@ impl ServerState {
         self.read_committed(move |connection| read_changes(connection, known)).await.map(Some)
     }
 
+    /// Returns the records that have changed since the version `known`. Returns `None` for a SQLite file, whose versions
+    /// are deleted after they were read for a list of machines. Blocks the calling thread.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub fn read_kept_record_changes(&self, known: i64) -> Result<Option<RecordChanges>> {
+        if !self.is_shared() {
+            return Ok(None);
+        }
+        self.read_committed_blocking(move |connection| read_changes(connection, known)).map(Some)
+    }
+
     /// Deletes the versions below `known`, unless other servers share the database. All of them must have been read.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Text of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,8 +40,15 @@ pub struct DocumentAuthorship {
 pub struct DocumentUpdate {
     pub revision: i64,
     pub changed: Vec<StoredDocument>,
-    /// Paths of all documents.
-    pub paths: BTreeSet<String>,
+    /// Paths of all documents; `None` if no known document was removed.
+    pub paths: Option<BTreeSet<String>>,
+}
+
+/// Documents that a server already knows.
+pub trait KnownDocuments: Send + Sync {
+    fn revision(&self) -> i64;
+    fn count(&self) -> usize;
+    fn contains(&self, path: &str) -> bool;
 }
 
 /// Document on which a decision was based. The decision is stored only if the document still has this text.
@@ -109,18 +117,39 @@ fn read_revision(connection: &Connection) -> sql::Result<Option<i64>> {
     connection.query_row("SELECT revision FROM document_source WHERE one = 1", [], |row| row.get(0)).optional()
 }
 
-fn read_update(connection: &Connection, known: Option<i64>) -> sql::Result<Option<DocumentUpdate>> {
-    let Some(revision) = read_revision(connection)?.filter(|now| Some(*now) != known) else { return Ok(None) };
-    let paths = connection.prepare_cached("SELECT path FROM documents ORDER BY path")?;
-    let paths = paths.query_map([], |row| row.get(0))?.collect::<sql::Result<_>>()?;
+fn read_update(connection: &Connection, known: Option<&dyn KnownDocuments>) -> sql::Result<Option<DocumentUpdate>> {
+    let known_revision = known.map(KnownDocuments::revision);
+    let Some(revision) = read_revision(connection)?.filter(|now| Some(*now) != known_revision) else { return Ok(None) };
     // If the current revision is below the known one, the database was restored, so all documents are read.
-    let after = known.filter(|known| *known < revision).unwrap_or(-1);
+    let known = known.filter(|known| known.revision() < revision);
     let changed = "SELECT path, text, executable, revision FROM documents WHERE revision > ?1 ORDER BY path";
+    let after = known.map_or(-1, KnownDocuments::revision);
     let changed = connection.prepare_cached(changed)?.query_map([after], |row| {
         let content = DocumentContent { text: row.get(1)?, executable: row.get(2)? };
         Ok(StoredDocument { path: row.get(0)?, content, revision: row.get(3)? })
     })?;
-    Ok(Some(DocumentUpdate { revision, changed: changed.collect::<sql::Result<_>>()?, paths }))
+    let changed: Vec<StoredDocument> = changed.collect::<sql::Result<_>>()?;
+    let paths = match known {
+        Some(known) if !was_document_removed(connection, known, &changed)? => None,
+        _ => Some(list_paths(connection)?),
+    };
+    Ok(Some(DocumentUpdate { revision, changed, paths }))
+}
+
+/// Returns whether a known document was removed. Counting the documents is much faster than reading all paths, which would
+/// make the creation of ten thousand machine files slow.
+fn was_document_removed(
+    connection: &Connection,
+    known: &dyn KnownDocuments,
+    changed: &[StoredDocument],
+) -> sql::Result<bool> {
+    let added = changed.iter().filter(|document| !known.contains(&document.path)).count();
+    let count: i64 = connection.prepare_cached("SELECT count(*) FROM documents")?.query_row([], |row| row.get(0))?;
+    Ok(usize::try_from(count).ok() != Some(known.count() + added))
+}
+
+fn list_paths(connection: &Connection) -> sql::Result<BTreeSet<String>> {
+    connection.prepare_cached("SELECT path FROM documents")?.query_map([], |row| row.get(0))?.collect()
 }
 
 /// Records the next revision, and returns its number.
@@ -201,13 +230,13 @@ fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> s
 }
 
 impl ServerState {
-    /// Returns the documents that have changed since the revision `known`, or all documents if no revision is known.
-    /// Returns `None` if nothing has changed, or if the database has never contained documents.
+    /// Returns the documents that differ from the known ones, or all documents if none are known. Returns `None` if nothing
+    /// has changed, or if the database has never contained documents.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
-    pub fn read_documents_blocking(&self, known: Option<i64>) -> Result<Option<DocumentUpdate>> {
-        self.run_job_blocking(move |connection| read_update(connection, known))
+    pub fn read_documents_blocking(&self, known: Option<Arc<dyn KnownDocuments>>) -> Result<Option<DocumentUpdate>> {
+        self.run_job_blocking(move |connection| read_update(connection, known.as_deref()))
     }
 
     /// Changes a document, unless its text differs from the expected one.

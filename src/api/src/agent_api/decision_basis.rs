@@ -38,7 +38,9 @@ impl DecisionBasis {
         let mut documents = Vec::new();
         for path in paths {
             let found = find_document(app, &stored, &path);
-            let is_missing = found.is_none() && machine_file.as_ref() == Some(&path);
+            let is_machine_file = machine_file.as_ref() == Some(&path);
+            let is_missing = found.is_none() && is_machine_file;
+            let revision = if is_machine_file { directory.machine_file_revision(id) } else { revision };
             if is_missing || found.is_some_and(|(_, changed)| changed > revision) {
                 return Err(request_repetition(app, id).await);
             }

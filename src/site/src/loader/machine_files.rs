@@ -1,6 +1,8 @@
 //! Machines of a scan: the version of each machine file that is in force, and the errors of the files.
 
-use super::{SettledMachine, SiteLoader, apply_definition, check_machine_allocation};
+use super::SiteLoader;
+use super::allocation_check::{SettledMachine, apply_definition, check_machine_allocation};
+use super::allocation_check_cache::CheckedAllocation;
 use crate::duplicate_ids;
 use crate::migrated_allocations::AllocationOwners;
 use crate::operator_files::MachineSpec;
@@ -24,6 +26,7 @@ impl SiteLoader {
             problems.push(error.to_string());
             Vec::new()
         });
+        self.allocation_checks.remove_outdated(&self.state, !moves.is_empty());
         let files = self.machines.entries.values();
         let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.last_valid.as_ref()).cloned());
         let overlay = AllocationOwners::new(&moves, files);
@@ -59,23 +62,25 @@ impl SiteLoader {
         notes: &mut Vec<String>,
     ) -> Vec<(PathBuf, MachineSpec)> {
         let (known, state, definitions) = (directory.known.clone(), &self.state, &mut self.definitions);
-        let mut settle = |machine: &MachineSpec| -> Result<SettledMachine, String> {
+        let checks = &mut self.allocation_checks;
+        let mut check = |machine: &MachineSpec| -> Result<SettledMachine, String> {
             check_machine_allocation(definitions, state, &known, &overlay.effective_machine(machine).0)
         };
         let (mut all, mut unusable) = (Vec::new(), Vec::new());
         for (path, entry) in &mut self.machines.entries {
             let hidden = entry.newest.as_ref().ok().and_then(|machine| overlay.effective_machine(machine).1);
             problems.extend(hidden.map(|why| format_problem(path, &why, false)));
-            let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
+            let newest = entry.newest.as_ref().map_err(ToString::to_string);
+            let newest = newest.and_then(|machine| checks.find_or_check(path, machine, &mut check));
             let machine = match newest {
-                Ok(SettledMachine { notes: remarks, contradiction, .. }) => {
+                Ok(CheckedAllocation { notes: remarks, contradiction }) => {
                     problems.extend(contradiction.map(|why| format_problem(path, &why, false)));
                     notes.extend(remarks.iter().map(|note| format_problem(path, note, false)));
                     entry.last_valid = entry.newest.clone().ok();
                     entry.last_valid.clone()
                 }
                 Err(why) => {
-                    let last = entry.last_valid.clone().filter(|last| settle(last).is_ok());
+                    let last = entry.last_valid.clone().filter(|last| check(last).is_ok());
                     let problem = format_problem(path, &why, last.is_some());
                     let error = describe_error(&self.dir, &problem);
                     problems.push(problem);

@@ -3,8 +3,30 @@
 use super::*;
 use crate::document_protection::{GuardedChange, GuardedChangeKind};
 use crate::operator_documents::{
-    BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome,
+    BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome, DocumentUpdate,
+    KnownDocuments,
 };
+use std::sync::Arc;
+
+struct KnownSet(i64, &'static [&'static str]);
+
+impl KnownDocuments for KnownSet {
+    fn revision(&self) -> i64 {
+        self.0
+    }
+
+    fn count(&self) -> usize {
+        self.1.len()
+    }
+
+    fn contains(&self, path: &str) -> bool {
+        self.1.contains(&path)
+    }
+}
+
+fn read_since(state: &ServerState, revision: i64, paths: &'static [&'static str]) -> Option<DocumentUpdate> {
+    state.read_documents_blocking(Some(Arc::new(KnownSet(revision, paths)))).unwrap()
+}
 
 fn content(text: &str) -> DocumentContent {
     DocumentContent { text: text.to_owned(), executable: false }
@@ -26,7 +48,7 @@ fn change(state: &ServerState, path: &str, expected: Option<&str>, new: Option<&
 fn all(state: &ServerState) -> Vec<(String, String)> {
     let update = state.read_documents_blocking(None).unwrap().unwrap();
     let all: Vec<_> = update.changed.into_iter().map(|one| (one.path, one.content.text)).collect();
-    assert!(all.iter().map(|(path, _)| path).eq(&update.paths));
+    assert!(all.iter().map(|(path, _)| path).eq(&update.paths.unwrap()));
     all
 }
 
@@ -53,12 +75,19 @@ fn batch_is_stored_atomically_on_its_base_revision() {
 
     let second = batch(Some(1), &[("sizes/c.yaml", "c")], &["layouts/b.yaml"]);
     assert_eq!(wait(state.store_documents(second, "bob".to_owned())), BatchOutcome::Stored(2));
-    let update = state.read_documents_blocking(Some(1)).unwrap().unwrap();
+    let update = read_since(&state, 1, &["layouts/b.yaml", "machines/a.yaml"]).unwrap();
     assert_eq!((update.revision, update.changed.len()), (2, 1));
-    assert_eq!(update.paths.into_iter().collect::<Vec<_>>(), ["machines/a.yaml", "sizes/c.yaml"]);
-    assert_eq!(state.read_documents_blocking(Some(2)).unwrap(), None);
+    assert_eq!(update.paths.unwrap().into_iter().collect::<Vec<_>>(), ["machines/a.yaml", "sizes/c.yaml"]);
+    let known = &["machines/a.yaml", "sizes/c.yaml"];
+    assert_eq!(read_since(&state, 2, known), None);
     // A known revision above that of the database was read before a restore.
-    assert_eq!(state.read_documents_blocking(Some(9)).unwrap().unwrap().changed.len(), 2);
+    let update = read_since(&state, 9, known).unwrap();
+    assert!(update.changed.len() == 2 && update.paths.is_some());
+    // Paths are not read if no document was removed.
+    let third = batch(Some(2), &[("sizes/c.yaml", "changed"), ("sizes/d.yaml", "d")], &[]);
+    wait(state.store_documents(third, "bob".to_owned()));
+    let update = read_since(&state, 2, known).unwrap();
+    assert_eq!((update.changed.len(), update.paths), (2, None));
 }
 
 #[test]
