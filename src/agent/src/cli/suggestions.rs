@@ -12,6 +12,12 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command, argument
         let known: Vec<&str> = visible_subcommands(find_command(command, arguments, &word)).collect();
         let suggested = find_mistyped(&word, known).map(|name| ContextValue::Strings(vec![name.to_owned()]));
         replace_context(error, ContextKind::SuggestedSubcommand, suggested);
+        // An empty list of further suggestions would be printed as an empty line.
+        if let Some(ContextValue::StyledStrs(further)) = error.get(ContextKind::Suggested)
+            && further.is_empty()
+        {
+            error.remove(ContextKind::Suggested);
+        }
     }
     if let Some(word) = read_text(error, ContextKind::InvalidArg)
         && let Some(name) = word.strip_prefix("--")
@@ -92,7 +98,7 @@ mod tests {
         }
         for arguments in [&["nonsense"][..], &["image-workr"], &["image", "os"], &["image", "list", "--outdri"]] {
             let text = usage_error(arguments);
-            assert!(!text.contains("similar"), "{arguments:?}: {text}");
+            assert!(!text.contains("similar") && !text.contains("\n\n\n"), "{arguments:?}: {text}");
         }
     }
 }

@@ -214,6 +214,8 @@ async fn machines_are_locked_and_unlocked() {
     assert_eq!(run(&["unlock", "one", "two"]).await, CommandOutcome::Good);
     assert!(!server.file("machines/one.yaml").contains("locked") && server.listed().await["locked"].is_null());
     assert_eq!(run(&["unlock", "one"]).await, CommandOutcome::Good, "repeated");
+    assert_eq!(run(&["plan", "one"]).await, CommandOutcome::Refused, "no reinstall is ordered");
+    assert_eq!(run(&["plan", "one", "--detailed-exitcode"]).await, CommandOutcome::Good, "unchanged");
     let entries = server.v1("GET", "/v1/audit?action=lock", &Value::Null).await.json();
     let locks = entries.as_array().unwrap().iter().filter(|entry| entry["outcome"] == "done");
     let changes: Vec<Value> = locks.map(|entry| entry["changes"].clone()).collect();
