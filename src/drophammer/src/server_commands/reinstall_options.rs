@@ -144,9 +144,9 @@ pub struct RolloutLimitOptions {
     /// Order reinstalls only within these hours in UTC, on all days or on some weekdays: 01:00-05:00 or "Sat,Sun 22:00-04:00".
     #[arg(long, value_name = "HOURS")]
     pub window: Option<String>,
-    /// Reinstall all machines with this value, in the order of their names; can be specified several times, as in
-    /// `machine list`.
-    #[arg(long, value_name = "KEY=VALUE", conflicts_with_all = ["machines", "plans"])]
+    /// Reinstall all machines with this value, or with one of several values separated by commas, in the order of their
+    /// names; can be specified several times, as in `machine list`.
+    #[arg(long, value_name = "KEY=VALUE[,VALUE]", conflicts_with_all = ["machines", "plans"])]
     pub filter: Vec<String>,
 }
 
