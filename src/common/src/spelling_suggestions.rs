@@ -14,7 +14,7 @@ pub fn find_similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
 pub fn find_mistyped<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let distances = known.into_iter().map(|name| (strsim::damerau_levenshtein(&word, &name.to_lowercase()), name));
-    let near = distances.filter(|(distance, name)| *distance < name.len() && *distance <= (name.len() / 3).max(1));
+    let near = distances.filter(|(distance, name)| *distance <= name.len() / 3);
     near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
@@ -25,9 +25,14 @@ mod tests {
     #[test]
     fn only_a_mistyped_word_is_suggested() {
         let known = ["image", "image-worker", "os", "site", "-"];
-        for (word, suggested) in
-            [("imgae", Some("image")), ("IMAGES", Some("image")), ("so", Some("os")), ("nonsense", None), ("", None)]
-        {
+        for (word, suggested) in [
+            ("imgae", Some("image")),
+            ("IMAGES", Some("image")),
+            ("so", None),
+            ("siet", Some("site")),
+            ("nonsense", None),
+            ("", None),
+        ] {
             assert_eq!(find_mistyped(word, known), suggested, "{word}");
         }
     }
