@@ -1,5 +1,7 @@
 //! Commands and `main` function of the agent, which the programs `drophammer-agent` and `drophammer` share.
 
+mod suggestions;
+
 use clap::{FromArgMatches, Subcommand};
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
@@ -86,7 +88,9 @@ pub fn run_program<C: FromArgMatches>(
     let parse = |mut matches| C::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command));
     let cli = match matches.and_then(parse) {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            let arguments: Vec<String> = std::env::args_os().skip(1).map(|word| word.display().to_string()).collect();
+            suggestions::correct_suggestions(&mut error, &command, &arguments);
             let wrong = error.use_stderr();
             print_usage(&error);
             return if wrong { ExitCode::from(64) } else { ExitCode::SUCCESS };

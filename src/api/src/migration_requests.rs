@@ -10,3 +10,18 @@ pub(crate) mod migration_assignment;
 pub mod operator_requests;
 
 pub use store::machine_migration::*;
+
+use axum::http::StatusCode;
+use common::error_code::ErrorCode;
+use http_server::api_error::ApiError;
+use site::operator_files::MachineSpec;
+
+/// Returns the refusal of a migration, with all objections to it.
+fn refusal_error(problems: &[String], machines: [&MachineSpec; 2]) -> ApiError {
+    let lines: Vec<String> = problems.iter().map(|problem| format!("not migrated: {problem}")).collect();
+    let error = ApiError::new(StatusCode::CONFLICT, lines.join("\n"));
+    match machines.iter().any(|machine| machine.locked.is_some()) {
+        true => error.with_error_code(ErrorCode::MachineLocked),
+        false => error,
+    }
+}

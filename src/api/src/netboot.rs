@@ -179,11 +179,11 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str, architecture: Archite
         return PLAIN;
     }
     let file = app.boot.join(ipxe::boot_file_name(LUKS_RAMDISK_FILE, architecture));
-    if file.is_file() {
+    if ipxe::is_usable_file(&file) {
         return LUKS_RAMDISK_FILE;
     }
     app.log_rate_limited(format!(
-        "{id}: the machine's layout has encrypted filesystems, but {file} is missing, so the agent will refuse the installation: create the file with scripts/build-ramdisk", file = file.display()));
+        "{id}: the machine's layout has encrypted filesystems, but {file} is missing or empty, so the agent will refuse the installation: create the file with scripts/build-ramdisk", file = file.display()));
     PLAIN
 }
 
@@ -355,9 +355,9 @@ fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: C
 fn log_missing_ramdisk(app: &AppState, asking: &BootRequest, peer: ClientAddress) {
     let architecture = asking.architecture;
     let missing = [ipxe::KERNEL, PLAIN].map(|name| app.boot.join(ipxe::boot_file_name(name, architecture)));
-    if let Some(file) = missing.iter().find(|file| !file.is_file()) {
+    if let Some(file) = missing.iter().find(|file| !ipxe::is_usable_file(file)) {
         app.log_rate_limited(ErrorCode::BootFilesMissing.annotate(format!(
-            "machine {machine} at {peer} is {architecture} and cannot boot the ramdisk, because {file} is missing: create the \
+            "machine {machine} at {peer} is {architecture} and cannot boot the ramdisk, because {file} is missing or empty: create the \
              file with scripts/build-ramdisk --arch {architecture}",
             machine = asking.id,
             file = file.display()

@@ -167,8 +167,16 @@ fn parse_new_id(text: &str) -> Result<String, ApiError> {
     boot_value_validation::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
 }
 
+/// Beginning of metal-api's error message for a reinstall that cannot be ordered.
+const INVALID_REINSTALL: &str = "machine either locked, not allocated yet or invalid image ID specified";
+
 /// Returns metal-api's error for a reinstall that cannot be ordered. The error message contains the exact reason.
 pub(crate) fn invalid_reinstall(what: String) -> ApiError {
-    ApiError::bad_request(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
-        .with_error_code(ErrorCode::ReinstallRefused)
+    ApiError::bad_request(format!("{INVALID_REINSTALL}: {what}")).with_error_code(ErrorCode::ReinstallRefused)
+}
+
+/// Returns metal-api's error for the reinstall of a locked machine. `why` is the description of the lock.
+pub(crate) fn locked_machine(id: &str, why: &str) -> ApiError {
+    ApiError::bad_request(format!("{INVALID_REINSTALL}: machine {id} is {why}"))
+        .with_error_code(ErrorCode::MachineLocked)
 }

@@ -150,7 +150,7 @@ async fn create_rollout(
             }
             Err(error) => refused.push(MemberRefusal {
                 machine: app.directory().display_name(&request.id).to_owned(),
-                reason: reword_metal_phrases(&error.parts().1),
+                reason: reword_metal_phrases(&error.into_coded_message()),
             }),
         }
     }

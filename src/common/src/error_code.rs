@@ -42,6 +42,14 @@ pub fn append(message: String, code: &str) -> String {
     if message.contains(code) { message } else { format!("{message} ({code})") }
 }
 
+/// Returns the first code in parentheses, such as `(DH-310)`, with the parentheses; `None` if there is none.
+pub fn find_in_parentheses(text: &str) -> Option<&str> {
+    text.match_indices('(').find_map(|(at, _)| {
+        let (inside, _) = text[at + 1..].split_once(')')?;
+        is_code(inside).then(|| &text[at..at + inside.len() + 2])
+    })
+}
+
 /// Returns whether the text has the form of a code. The code may be unknown to this version, because a newer version
 /// has assigned it.
 pub fn is_code(text: &str) -> bool {
@@ -131,6 +139,18 @@ mod tests {
         assert_eq!(ErrorCode::Image.annotate_uncoded(followed.clone()), followed);
         for uncoded in ["mdadm: no", "mdadm (4.2)", "mdadm (DH-1)", "(DH-300) mdadm", ""] {
             assert_eq!(ErrorCode::Image.annotate_uncoded(uncoded), format!("{uncoded} (DH-400)"));
+        }
+    }
+
+    #[test]
+    fn the_first_code_in_parentheses_is_found() {
+        for (text, code) in [
+            ("mdadm (4.2): no (DH-300), repeat (DH-301)", Some("(DH-300)")),
+            ("DH-300: no ((DH-301)", Some("(DH-301)")),
+            ("no (DH-30", None),
+            ("", None),
+        ] {
+            assert_eq!(find_in_parentheses(text), code, "{text}");
         }
     }
 

@@ -9,9 +9,33 @@ pub fn find_similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
     best.filter(|(score, _)| *score > 0.8).map(|(_, name)| name)
 }
 
+/// Returns the known word with the fewest differences from a mistyped word; `None` if all known words differ in more
+/// than a third of their letters. An omitted, added, replaced or transposed letter is one difference.
+pub fn find_mistyped<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    let distances = known.into_iter().map(|name| (strsim::damerau_levenshtein(&word, &name.to_lowercase()), name));
+    let near = distances.filter(|(distance, name)| *distance <= name.len() / 3);
+    near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_mistyped_word_is_suggested() {
+        let known = ["image", "image-worker", "os", "site", "-"];
+        for (word, suggested) in [
+            ("imgae", Some("image")),
+            ("IMAGES", Some("image")),
+            ("so", None),
+            ("siet", Some("site")),
+            ("nonsense", None),
+            ("", None),
+        ] {
+            assert_eq!(find_mistyped(word, known), suggested, "{word}");
+        }
+    }
 
     #[test]
     fn only_a_similar_word_is_suggested() {

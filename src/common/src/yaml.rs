@@ -40,10 +40,20 @@ pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String>
 
 /// Describes an error of the loader. The message begins with the position of the error if the position is known.
 fn describe_load_error(error: &LoadError) -> String {
-    let LoadError::DuplicateKey(duplicate) = error else { return error.to_string() };
-    let start = duplicate.key.span().start();
-    let position = start.map(|at| format!("{}:{}: ", at.line(), at.column())).unwrap_or_default();
-    format!("{position}the field {name:?} is specified twice", name = duplicate.key.as_str())
+    let (mark, why) = match error {
+        LoadError::TopLevelMustBeMapping(mark) => (Some(mark), "the document must be a mapping".to_owned()),
+        LoadError::TopLevelMustBeSequence(mark) => (Some(mark), "the document must be a list".to_owned()),
+        LoadError::UnexpectedAnchor(mark) => (Some(mark), "anchors and aliases are not supported".to_owned()),
+        LoadError::MappingKeyMustBeScalar(mark) => (Some(mark), "the name of a field must be text".to_owned()),
+        LoadError::UnexpectedTag(mark) => (Some(mark), "tags are not supported".to_owned()),
+        LoadError::ScanError(mark, error) => (Some(mark), format!("invalid YAML: {}", error.info())),
+        LoadError::DuplicateKey(duplicate) => {
+            let name = duplicate.key.as_str();
+            (duplicate.key.span().start(), format!("the field {name:?} is specified twice"))
+        }
+    };
+    let position = mark.map(|mark| format!("{}:{}: ", mark.line(), mark.column())).unwrap_or_default();
+    position + &why
 }
 
 /// Returns whether the first document of `text` is a sequence. Parses only the start of the document.
@@ -67,7 +77,9 @@ fn reject_deep_nesting(text: &str) -> Result<(), String> {
         let (event, marker) = match parser.next_token() {
             Ok(next) => next,
             Err(error) => match find_indenting_tab(text, error.marker().line()) {
-                Some((line, column)) => return Err(format!("{line}:{column}: {INDENTING_TAB_ERROR}")),
+                Some((line, column)) => {
+                    return Err(format!("{line}:{column}: invalid YAML: {INDENTING_TAB_ERROR}"));
+                }
                 None => break,
             },
         };
@@ -177,11 +189,30 @@ mod tests {
     }
 
     #[test]
+    fn syntax_errors_are_named_as_such() {
+        let mapping = || LoaderOptions::default().error_on_duplicate_keys(true);
+        for (text, expected) in [
+            ("id: [a\n", "invalid YAML: "),
+            ("a: b: c\n", "invalid YAML: mapping values are not allowed in this context"),
+            ("- a\n", "1:1: the document must be a mapping"),
+            ("? [a]\n: 1\n", "the name of a field must be text"),
+            ("a: &x 1\n", "anchors and aliases are not supported"),
+            ("a: !tag 1\n", "tags are not supported"),
+            ("a: 1\na: 2\n", "2:1: the field \"a\" is specified twice"),
+        ] {
+            let error = read_document(text, mapping()).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let error = read_document("a: 1\n", mapping().toplevel_sequence()).unwrap_err();
+        assert!(error.ends_with(": the document must be a list"), "{error}");
+    }
+
+    #[test]
     fn tab_in_indentation_is_reported_with_position() {
         for (text, place) in [("id: a\n\tname: x\n", "2:1"), ("a:\n  b: 1\n  \tc: 2\n", "3:3")] {
             assert_eq!(
                 read_document(text, LoaderOptions::default()).unwrap_err(),
-                format!("{place}: {INDENTING_TAB_ERROR}")
+                format!("{place}: invalid YAML: {INDENTING_TAB_ERROR}")
             );
         }
         assert!(read_document("a: \tb\n", LoaderOptions::default()).is_ok());

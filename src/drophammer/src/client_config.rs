@@ -6,6 +6,7 @@ mod tests;
 
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
+use common::format::compare_natural;
 use common::output::print_note;
 use common::yaml::block_writer::to_block_yaml;
 use linux::atomic_file;
@@ -127,7 +128,8 @@ impl ClientConfig {
         self.contexts.get(name).ok_or_else(|| match self.contexts.is_empty() {
             true => format!("context {name:?} does not exist; `drophammer login URL` creates a context"),
             false => {
-                let names: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
+                let mut names: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
+                names.sort_by(|one, other| compare_natural(one, other));
                 format!("context {name:?} does not exist; contexts: {names}", names = names.join(", "))
             }
         })

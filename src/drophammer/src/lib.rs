@@ -6,6 +6,7 @@
 
 pub mod cli;
 mod client_config;
+pub mod command_examples;
 pub mod completions;
 mod confirmation;
 #[cfg(test)]

@@ -4,12 +4,13 @@ use clap::CommandFactory;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::Result;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
+use drophammer::command_examples::add_examples;
 use drophammer::environment_variables::{add_variables, is_variable_set};
 use drophammer::{completions, live_completion, local_commands, machine_adoption, man_pages, server_commands};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let command = add_variables(Cli::command(), is_variable_set);
+    let command = add_examples(add_variables(Cli::command(), is_variable_set));
     agent::cli::run_program(command, |cli: Cli| report_outcome(cli.command))
 }
 

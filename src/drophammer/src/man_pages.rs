@@ -1,13 +1,13 @@
 //! `drophammer man`: writes a manual page in section 1 for each command, generated from the definition of the command
 //! line, and pages in section 5 for the files that operators write, generated from the schemas.
 
-mod examples;
 mod file_formats;
 mod page_sections;
 #[cfg(test)]
 mod tests;
 
 use crate::cli::Cli;
+use crate::command_examples::add_examples;
 use crate::environment_variables::add_variables;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -16,6 +16,8 @@ use common::error::{Context, Phase, Result};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+pub(crate) use page_sections::is_exit_status;
 
 /// Writes the pages. If the directory is named `man1`, pages of section 5 are written to the directory `man5` next to
 /// it; otherwise all pages are written to the same directory.
@@ -44,7 +46,7 @@ fn file_format_folder(folder: &Path) -> PathBuf {
 
 /// Returns the definition of the command line that the pages describe.
 fn described_command() -> Command {
-    let mut command = add_variables(Cli::command(), |_, _| true).disable_help_subcommand(true);
+    let mut command = add_examples(add_variables(Cli::command(), |_, _| true)).disable_help_subcommand(true);
     command.build();
     command
 }

@@ -27,9 +27,10 @@ pub struct ListOptions {
     /// Output format [env: DROPHAMMER_OUTPUT] [default: table].
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
-    /// List only objects with this value; can be specified several times. The keys are the titles of the columns of `-o
-    /// wide`. Case is ignored, and `*` in the value matches any text: phase=failed, image=debian-12*.
-    #[arg(long, value_name = "KEY=VALUE")]
+    /// List only objects with this value, or with one of several values separated by commas. If the option is specified
+    /// several times, objects must match all filters. The keys are the titles of the columns of `-o wide`. Case is
+    /// ignored, and `*` in a value matches any text: phase=failed,waiting or image=debian-12*.
+    #[arg(long, value_name = "KEY=VALUE[,VALUE]")]
     pub filter: Vec<String>,
     /// Sort by this column; -KEY sorts in descending order [default: the first column].
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
@@ -233,10 +234,10 @@ pub(crate) fn select_objects<'a, T>(
 ) -> std::result::Result<Vec<&'a T>, String> {
     let mut chosen: Vec<&T> = objects.iter().collect();
     for filter in filters {
-        let (column, pattern) = list.parse_filter(filter)?;
+        let (column, patterns) = list.parse_filter(filter)?;
         chosen.retain(|object| {
             let cell = (column.cell)(object);
-            matches_pattern(&cell.text, pattern) || cell.value.is_some_and(|value| matches_pattern(&value, pattern))
+            matches_any(&cell.text, patterns) || cell.value.is_some_and(|value| matches_any(&value, patterns))
         });
     }
     Ok(chosen)
@@ -268,6 +269,13 @@ pub(crate) fn format_wide<T: Serialize>(list: &ObjectList<'_, T>, objects: &[T])
 
 fn list_refusal(why: String) -> Error {
     Error::refusal(Phase::Settings, why)
+}
+
+/// Returns whether the text matches one of the patterns, which are separated by commas. Text that contains commas, such
+/// as a sentence, matches the same text.
+fn matches_any(text: &str, patterns: &str) -> bool {
+    let mut alternatives = patterns.split(',').filter(|pattern| !pattern.is_empty());
+    matches_pattern(text, patterns) || alternatives.any(|pattern| matches_pattern(text, pattern))
 }
 
 /// Returns whether the text matches the pattern, regardless of case. `*` in the pattern matches any text.

@@ -157,6 +157,7 @@ fn plan_machine(
         force: plan_machine_options.force,
         inventory: plan_machine_options.inventory.clone(),
         json: options.json,
+        detailed_exitcode: plan_machine_options.detailed_exitcode,
         ..PlanArgs::default()
     })
 }

@@ -57,6 +57,14 @@ impl ApiError {
         (self.status, self.message)
     }
 
+    /// Returns the message, with the error code that the manual explains at its end if the error has one.
+    pub fn into_coded_message(self) -> String {
+        match self.error_code {
+            Some(code) => code.annotate(self.message),
+            None => self.message,
+        }
+    }
+
     pub fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }

@@ -1,6 +1,7 @@
 //! iPXE scripts, and validation of those values in the scripts that unauthenticated clients control.
 
 use model::architecture::Architecture;
+use std::path::Path;
 use time::OffsetDateTime;
 
 /// Parameters for booting the ramdisk: addresses of the server, and identity of the machine.
@@ -33,6 +34,11 @@ pub fn boot_file_name(name: &str, architecture: Architecture) -> String {
         Architecture::Amd64 => name.to_owned(),
         Architecture::Arm64 => format!("{name}-{architecture}"),
     }
+}
+
+/// Returns whether the path of a kernel or ramdisk is a file that is not empty.
+pub fn is_usable_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0)
 }
 
 /// Returns the architecture for a value of iPXE's setting `buildarch`. iPXE for BIOS is built for `i386`, and earlier

@@ -31,14 +31,30 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 
-/// Returns a problem for each missing file of the ramdisk, and for each kernel of the wrong architecture. Files for
-/// arm64 are optional.
+/// Returns a problem for each missing or empty file of the ramdisk, and for each kernel of the wrong architecture. Files
+/// for arm64 are optional.
 pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
-    let missing = ["vmlinuz", "initrd"].map(|name| boot.join(name)).into_iter().filter(|path| !path.is_file());
-    let missing =
-        missing.map(|path| format!("{file} is missing: machines cannot boot the ramdisk", file = path.display()));
+    let files = Architecture::ALL.into_iter().flat_map(|architecture| {
+        [ipxe::KERNEL, "initrd"].map(|name| (boot.join(ipxe::boot_file_name(name, architecture)), architecture))
+    });
+    let missing = files.filter_map(|(path, architecture)| explain_unusable_file(&path, architecture));
     let missing = missing.map(|message| ErrorCode::BootFilesMissing.annotate(message));
     missing.chain(Architecture::ALL.into_iter().filter_map(|architecture| foreign_kernel(boot, architecture))).collect()
+}
+
+/// Returns a problem if a kernel or ramdisk for machines of this architecture is missing or empty.
+fn explain_unusable_file(path: &Path, architecture: Architecture) -> Option<String> {
+    let file = path.display();
+    match std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file) {
+        None if architecture == Architecture::Amd64 => {
+            Some(format!("{file} is missing: machines cannot boot the ramdisk"))
+        }
+        Some(metadata) if metadata.len() == 0 => Some(format!(
+            "{file} is empty: machines cannot boot the ramdisk; create the file again with scripts/build-ramdisk --arch \
+             {architecture}"
+        )),
+        _ => None,
+    }
 }
 
 /// Returns a problem if the kernel for machines of this architecture is a kernel for another architecture.
@@ -117,6 +133,23 @@ pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_and_empty_boot_files_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in [("initrd", ""), ("vmlinuz-arm64", ""), ("initrd-arm64", "x")] {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        let problems = missing_boot_files(dir.path());
+        for (problem, (file, why)) in problems.iter().zip([
+            ("/vmlinuz", " is missing: machines cannot boot the ramdisk (DH-701)"),
+            ("/initrd", "create the file again with scripts/build-ramdisk --arch amd64 (DH-701)"),
+            ("/vmlinuz-arm64", "create the file again with scripts/build-ramdisk --arch arm64 (DH-701)"),
+        ]) {
+            assert!(problem.contains(file) && problem.ends_with(why), "{problem}");
+        }
+        assert_eq!(problems.len(), 3, "{problems:?}");
+    }
 
     #[test]
     fn kernels_for_another_architecture_are_reported() {

@@ -10,7 +10,7 @@ use super::database_id::{self, DatabaseIdentity, check_identity};
 use super::database_loss_stop::{stop_or_convert, stop_server};
 use super::moved_database_mark::refuse_moved_database;
 use super::read_connection::ReadConnection;
-use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, params};
+use super::sql::{self, Connection, OptionalExtension, RESTORE_REMEDY, Row, Transaction, TransactionKind, params};
 use super::{lost_records, schema};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -363,7 +363,8 @@ pub(crate) fn check_integrity(connection: &Connection, path: &Path) -> Result<()
 
 fn damaged_error(path: &Path, damage: &str) -> Error {
     let (path, damage) = (path.display(), damage.replace('\n', " "));
-    let message = format!("{path} is damaged: {damage}. Restore a backup with `drophammer serve restore`");
+    let damage = damage.trim_end_matches(RESTORE_REMEDY);
+    let message = format!("{path} is damaged: {damage}{RESTORE_REMEDY}");
     Error::new(Phase::Serve, message)
 }
 

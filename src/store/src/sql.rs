@@ -15,8 +15,8 @@ mod sqlite;
 mod statement;
 mod value;
 
-pub(crate) use error::convert_error;
 pub use error::{Error, OptionalExtension, Result, may_lack_space};
+pub(crate) use error::{RESTORE_REMEDY, convert_error};
 pub use statement::{Row, Statement};
 pub use value::{ColumnIndex, FromValue, Params, ToValue, Value, ValueKind};
 

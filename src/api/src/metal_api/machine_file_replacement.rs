@@ -7,6 +7,7 @@ use super::machine_file_edits::check_allocation;
 use super::machines::{FIELDS, KIND};
 use crate::AppState;
 use crate::access;
+use common::error_code::ErrorCode;
 use common::yaml::edit;
 use serde_json::{Value, json};
 use site::controller_index::ControllerSharing;
@@ -58,7 +59,8 @@ impl NewAllocation {
         let old = operator_files::parse_unvalidated(&file.text).map_err(ApiRefusal::unprocessable)?;
         // The machine may have been locked after the snapshot that the form shows.
         if old.get("locked").is_some_and(|locked| !locked.is_null()) {
-            return Err(ApiRefusal::conflict("the machine file now contains a lock: reload the page"));
+            let why = "the machine file now contains a lock: reload the page";
+            return Err(ApiRefusal::conflict(why).with_error_code(ErrorCode::MachineLocked));
         }
         let mut new = old.clone();
         let fields = new.as_object_mut().filter(|fields| fields.get("allocation").is_none_or(Value::is_null));

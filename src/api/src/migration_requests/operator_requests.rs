@@ -3,6 +3,7 @@
 
 use super::certificate_approval::CertificateShown;
 use super::machine_requests::describe_migration;
+use super::refusal_error;
 use super::{ApprovedCertificates, Migration, MigrationEndpoint, MigrationEvent, MigrationState, disk_mapping};
 use crate::AppState;
 use crate::access::HIDDEN_MACHINE_TEXT;
@@ -187,7 +188,7 @@ async fn check_order(permit: &EditPermit, id: &str, request: &MigrationRequest) 
     }
     let Some(allocation) = &a.allocation else {
         problems.push(format!("the file of machine {id} does not contain an allocation"));
-        return Err(refusal_error(&problems));
+        return Err(refusal_error(&problems, [a, b]));
     };
     let install_state = app.state.read_install_state(id, &allocation.id).await?;
     problems.extend(find_record_problems(a, &allocation.id, &install_state));
@@ -202,7 +203,7 @@ async fn check_order(permit: &EditPermit, id: &str, request: &MigrationRequest) 
     let marker = install_state.marker;
     problems.extend(disks.iter().filter_map(|disk| explain_shared_disk(disk, marker.as_ref()?, id, &to)));
     if !problems.is_empty() {
-        return Err(refusal_error(&problems));
+        return Err(refusal_error(&problems, [a, b]));
     }
     Ok(Migration { allow_unapproved: request.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
 }
@@ -312,11 +313,6 @@ fn explain_shared_disk(disk: &RecordedDisk, of_sender: &InstallMarker, from: &st
 fn has_volumes(machine: &MachineSpec) -> bool {
     let volumes = machine.allocation.as_ref().and_then(|allocation| allocation.passed_on.get("volumes"));
     volumes.and_then(Value::as_array).is_some_and(|all| !all.is_empty())
-}
-
-fn refusal_error(problems: &[String]) -> ApiError {
-    let lines: Vec<String> = problems.iter().map(|problem| format!("not migrated: {problem}")).collect();
-    ApiError::new(StatusCode::CONFLICT, lines.join("\n"))
 }
 
 #[derive(Deserialize)]

@@ -39,9 +39,10 @@ pub struct MachineListQuery {
     pub limit: Option<usize>,
     /// Id of the last machine on the previous page, after which this list begins.
     pub after: Option<String>,
-    /// Phase of the listed machines. Case is ignored, as in `image` and `q`.
+    /// Phase of the listed machines, or several phases separated by commas. Case is ignored, as in `image` and `q`.
     pub phase: Option<String>,
-    /// Id of the image that is installed on the listed machines, or will be installed.
+    /// Id of the image that is installed on the listed machines, or will be installed; or several ids separated by
+    /// commas.
     pub image: Option<String>,
     /// Text that the name, the id or a MAC of the listed machines contains.
     pub q: Option<String>,
@@ -62,14 +63,12 @@ impl MachineListQuery {
     }
 
     fn matches_state(&self, machine: &MachineSummary) -> bool {
-        let has_phase = self.phase.as_ref().is_none_or(|phase| {
-            let phase = phase.to_lowercase();
-            machine.phase.to_lowercase() == current_word(&phase)
-        });
-        let has_image = self.image.as_ref().is_none_or(|image| {
-            [&machine.image, &machine.wanted].into_iter().flatten().any(|named| named.eq_ignore_ascii_case(image))
-        });
-        has_phase && has_image
+        let phase = machine.phase.to_lowercase();
+        let has_phase = |wanted: &String| wanted.to_lowercase().split(',').any(|word| phase == current_word(word));
+        let images = || [&machine.image, &machine.wanted].into_iter().flatten();
+        let is_used = |image: &str| images().any(|named| named.eq_ignore_ascii_case(image));
+        let has_image = |wanted: &String| wanted.split(',').any(is_used);
+        self.phase.as_ref().is_none_or(has_phase) && self.image.as_ref().is_none_or(has_image)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Last check before a reinstall is ordered. The checks of an order may take a minute, because they contact a management
 //! controller. Meanwhile, the machine may have been locked or freed.
 
-use super::invalid_reinstall;
+use super::locked_machine;
 use crate::AppState;
 use crate::metal_api::ApiRefusal;
 use crate::metal_api::document_edits;
@@ -39,7 +39,7 @@ pub(crate) async fn recheck_machine_file(
     let machine = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id);
     let machine = machine.ok_or_else(unreadable)?;
     if let Some(why) = machine.explain_lock() {
-        return Err(invalid_reinstall(format!("machine {id} is {why}")));
+        return Err(locked_machine(id, &why));
     }
     if machine.allocation.is_none_or(|current| *current.id != allocation) {
         let why = format!("the file of machine {id} no longer contains allocation {allocation}");

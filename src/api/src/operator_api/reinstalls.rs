@@ -4,7 +4,9 @@ use super::new_order_approval::find_required_approval;
 use super::order_descriptions::describe_placed_order;
 use super::order_recheck::recheck_machine_file;
 use super::reinstall_overrides::read_overrides;
-use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
+use super::{
+    MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, locked_machine, reinstall_plan, summarize_machine,
+};
 use crate::full_install_state;
 use crate::{AppState, metrics, out_of_band};
 use axum::Json;
@@ -188,7 +190,7 @@ pub async fn check_orderable(
     let directory = app.directory();
     let (machine, allocation) = find_allocated(app, &id)?;
     if let Some(why) = machine.explain_lock() {
-        return Err(invalid_reinstall(format!("machine {id} is {why}")));
+        return Err(locked_machine(&id, &why));
     }
     let install_state = app.state.read_install_state(&id, &allocation).await?;
     if install_state.unconfirmed {

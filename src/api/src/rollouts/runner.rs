@@ -128,8 +128,8 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
         Ok(MemberOrderOutcome::NotDue) => return Ok(true),
         Ok(MemberOrderOutcome::Skipped(why)) => why,
         Err(error) => {
-            let (status, why) = error.parts();
-            let why = reword_metal_phrases(&why);
+            let status = error.status();
+            let why = reword_metal_phrases(&error.into_coded_message());
             if !status.is_client_error() && status != StatusCode::BAD_GATEWAY {
                 app.log_rate_limited(format!(
                     "rollout {rollout}: the reinstall of machine {name} cannot be started yet: {why}",

@@ -6,6 +6,7 @@ mod tests;
 
 use super::terminal_escaping::{TextStyle, escape_line};
 use super::{display_width, pad_to_width};
+use crate::error_code;
 
 /// Number of spaces between two columns.
 const GAP: usize = 2;
@@ -107,7 +108,7 @@ fn format_row(row: &[TableCell], widths: &[usize], is_styled: bool) -> String {
 }
 
 /// Wraps the text of a cell between words into at most [`CELL_LINES`] lines. Words that are too long are truncated. If
-/// the remaining text does not fit into the last line, the last line is truncated.
+/// the remaining text does not fit into the last line, the last line is truncated, but an error code remains visible.
 fn wrap_cell(text: &str, width: usize) -> Vec<String> {
     if display_width(text) <= width {
         return vec![text.to_owned()];
@@ -120,9 +121,20 @@ fn wrap_cell(text: &str, width: usize) -> Vec<String> {
         rest = rest[end..].trim_start();
     }
     if !rest.is_empty() {
-        lines.push(truncate_to_width(rest, width));
+        lines.push(truncate_last_line(rest, width));
     }
     lines
+}
+
+/// Truncates the last line of a cell. If the omitted text contains an error code, the line ends with this code.
+fn truncate_last_line(text: &str, width: usize) -> String {
+    let truncated = truncate_to_width(text, width);
+    match error_code::find_in_parentheses(text) {
+        Some(code) if !truncated.contains(code) && code.len() + 1 < width => {
+            format!("{} {code}", truncate_to_width(text, width - code.len() - 1))
+        }
+        _ => truncated,
+    }
 }
 
 /// Returns the length, in bytes, of the leading words that fit into a line. The result includes at least the first

@@ -33,7 +33,7 @@ fn invalid_configurations_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.yaml");
     for (text, expected) in [
-        ("- a\n", "1:1: Top level must be a mapping"),
+        ("- a\n", "1:1: the document must be a mapping"),
         ("contexts: [a]\n", "contexts: must be a mapping of names to contexts"),
         ("currant: a\n", "unknown field \"currant\"; known fields: current, contexts"),
         ("current: {a: b}\n", "current: must be text"),

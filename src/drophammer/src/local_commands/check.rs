@@ -311,20 +311,16 @@ pub(super) fn with_default_codes(problems: Vec<Diagnostic>, code: ErrorCode) -> 
     problems.into_iter().map(|problem| problem.with_default_code(code)).collect()
 }
 
-/// Reads the layouts in the contents of a file. The returned problems contain suggestions.
+/// Reads the layouts in the contents of a file. The returned problems contain suggestions and codes.
 fn read_layouts(text: &str) -> Vec<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
-    let mut found = layout::read_all_layouts(text);
-    found
-        .iter_mut()
-        .filter_map(|one| one.as_mut().err())
-        .for_each(|problems| value_corrections::add_suggestions(text, problems));
-    found
+    let found = layout::read_all_layouts(text).into_iter();
+    found.map(|one| one.map_err(|problems| explain_layout_problems(text, problems))).collect()
 }
 
-/// Adds suggestions to the problems of a layout.
+/// Adds suggestions and codes to the problems of a layout.
 pub(crate) fn explain_layout_problems(text: &str, mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     value_corrections::add_suggestions(text, &mut problems);
-    problems
+    with_default_codes(problems, ErrorCode::Layout)
 }
 
 /// Text of a file, or the problems that prevent reading it.

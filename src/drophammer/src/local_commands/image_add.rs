@@ -1,9 +1,11 @@
 //! `drophammer image add`: downloads or copies an image into a server's directory, and writes the image file that
 //! describes it.
 
+mod new_files;
+
 use clap::{Args, ValueEnum};
 use common::command_outcome::{CommandOutcome, report_refusal};
-use common::error::{Context, Error, Phase, Result};
+use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use common::output::print_text;
@@ -11,11 +13,12 @@ use common::yaml::block_writer::to_block_yaml;
 use image::image_import::{self, SIDECAR_SUFFIXES};
 use image::{ImageSource, ResolvedImage, SignatureKey, SignatureKeys, StatedFormat};
 use model::architecture::Architecture;
+use new_files::{store_file, store_text};
 use serde_json::{Map, Value, json};
 use site::operator_files::{ImageLocation, parse_image};
 use site::yaml_folder::list_yaml_files;
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::fs::{self, File};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 /// Options of `drophammer image add`.
@@ -103,9 +106,10 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     let architecture = choose_architecture(options.architecture, contents.and_then(|contents| contents.architecture))?;
     let text = describe_image(&id, options.name.as_deref(), &files.image, architecture, &resolved)?;
     let stated = options.format.map(FormatChoice::to_stated);
-    let copied = store_file(&files.image, |file| image_import::copy_image(&resolved, stated, file))?;
-    let rest = store_sidecars(&resolved.url, &files.image)
-        .and_then(|()| store_file(&files.description, |file| write_text(file, text.as_bytes())));
+    let copy = |file: &mut BufWriter<File>| image_import::copy_image(&resolved, stated, file);
+    let copied = store_file(&files.image, read_source_size(&resolved.url), copy)?;
+    let rest =
+        store_sidecars(&resolved.url, &files.image).and_then(|()| store_text(&files.description, text.as_bytes()));
     // After a failure, the image is removed, because the existing file would prevent another attempt to add the image.
     rest.inspect_err(|_| remove_image(&files.image))?;
     Ok(format!(
@@ -224,31 +228,16 @@ fn describe_image(
 fn store_sidecars(url: &str, image: &Path) -> Result<()> {
     for suffix in SIDECAR_SUFFIXES {
         if let Some(bytes) = image_import::read_sidecar(url, suffix)? {
-            store_file(&with_suffix(image, suffix), |file| write_text(file, &bytes))?;
+            store_text(&with_suffix(image, suffix), &bytes)?;
         }
     }
     Ok(())
 }
 
-/// Creates a file, which must not exist yet. The file appears under its name only when its content is complete.
-fn store_file<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> Result<T>) -> Result<T> {
-    let what = || format!("write {}", path.display());
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let file = OpenOptions::new().write(true).create_new(true).open(&temporary).context(Phase::Image, what)?;
-    let mut file = BufWriter::new(file);
-    let filled = fill(&mut file).and_then(|filled| {
-        file.flush().and_then(|()| file.get_ref().sync_all()).context(Phase::Image, what)?;
-        // `hard_link` fails if the file exists, whereas a rename would replace it.
-        fs::hard_link(&temporary, path).context(Phase::Image, what)?;
-        Ok(filled)
-    });
-    drop(fs::remove_file(&temporary));
-    filled
-}
-
-fn write_text(file: &mut BufWriter<File>, text: &[u8]) -> Result<()> {
-    file.write_all(text).context(Phase::Image, || "write a file of the image")
+/// Returns the size of the source in bytes, if it is a local file.
+fn read_source_size(url: &str) -> Option<u64> {
+    let source = ImageSource { url: url.to_owned(), ..ImageSource::default() };
+    Some(fs::metadata(image_import::local_path(&source)?).ok()?.len())
 }
 
 /// Removes an image that has no image file yet, and the sidecar files of the image.

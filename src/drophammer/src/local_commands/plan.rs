@@ -11,7 +11,7 @@ use crate::terminal_output::{print_for_terminal, wants_color};
 use clap::Args;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
-use common::error_code::ErrorCode;
+use common::error_code::{self, ErrorCode};
 use common::format::metal_api_rewording::reword_metal_phrases;
 use common::output::{print_error, to_json};
 use common::type_errors::locate_json_error;
@@ -141,13 +141,26 @@ pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     };
     match plan_inputs {
         Ok(plan_inputs) => make_plan(options, plan_inputs),
-        Err(MissingPlan::Invalid(problems)) => Ok((problems, CommandOutcome::Refused)),
+        Err(MissingPlan::Invalid(problems)) => {
+            let text = if options.json { problems_to_json(&problems)? } else { problems };
+            Ok((text, CommandOutcome::Refused))
+        }
         Err(MissingPlan::Unchanged(why)) if options.detailed_exitcode => {
             let text = if options.json { to_json(&json!({ "unchanged": why }))? } else { why };
             Ok((text + "\n", CommandOutcome::Good))
         }
         Err(MissingPlan::Unchanged(why)) => Err(Error::refusal(Phase::Plan, why)),
     }
+}
+
+/// Converts problems of the inputs, one per line, to JSON. Each problem has its message and its code.
+fn problems_to_json(lines: &str) -> Result<String> {
+    let problem = |line: &str| {
+        let code = error_code::find_in_parentheses(line).map(|code| code.trim_matches(['(', ')']));
+        json!({ "message": line, "code": code })
+    };
+    let problems: Vec<serde_json::Value> = lines.lines().map(problem).collect();
+    Ok(to_json(&json!({ "problems": problems }))? + "\n")
 }
 
 /// Collects the inputs of a plan. The inner error is the reason why no plan is made.

@@ -136,8 +136,9 @@ impl NamedTemplates {
             problems.into_iter().map(within).collect::<String>()
         });
         Some(made.and_then(|made| {
-            let json = serde_json::to_value(&made).map_err(|error| error.to_string())?;
-            layout::read_json(&json).map_err(|problems| diagnostic::summarize_problems(&problems))
+            let json = serde_json::to_value(&made).map_err(|error| ErrorCode::Layout.annotate(error.to_string()))?;
+            let coded = |problems| diagnostic::summarize_problems(&with_default_codes(problems, ErrorCode::Layout));
+            layout::read_json(&json).map_err(coded)
         }))
     }
 

@@ -1,6 +1,6 @@
 //! The sections EXAMPLES, EXIT STATUS, ENVIRONMENT, FILES and SEE ALSO of the page about a command.
 
-use super::examples;
+use crate::command_examples::help_examples;
 use agent::cli::EXIT_CODES;
 use clap::Command;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
@@ -44,7 +44,8 @@ pub(super) fn page_name(path: &[&Command]) -> String {
 pub(super) fn render_sections(path: &[&Command]) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["EXAMPLES"]);
-    add_literal(&mut roff, &examples::examples_of(path));
+    let examples = path.last().and_then(|command| help_examples(command)).unwrap_or_default();
+    add_literal(&mut roff, &examples);
     roff.control("SH", ["EXIT STATUS"]);
     roff.text([roman(command_outcome(path))]);
     add_entries(&mut roff, "ENVIRONMENT", &variables(path));
@@ -90,7 +91,7 @@ fn command_outcome(path: &[&Command]) -> String {
 }
 
 /// Returns whether a paragraph of a help text describes the exit status.
-pub(super) fn is_exit_status(paragraph: &str) -> bool {
+pub(crate) fn is_exit_status(paragraph: &str) -> bool {
     ["Exit status:", "With --detailed-exitcode:"].iter().any(|begin| paragraph.starts_with(begin))
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::command_examples::help_examples;
 use clap::Parser;
 use clap_mangen::roff::{Roff, roman};
 use linux::process::ToolCommand;
@@ -53,6 +54,30 @@ fn split_example(line: &str) -> Option<Vec<String>> {
     let command = line.split(" | ").find(|part| part.trim_start().starts_with("drophammer "))?;
     let command = command.split(" > ").next()?.replace("$(date +%F)", "2026-11-22").replace("SALT/HEX", "salt/0a1b");
     Some(command.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect())
+}
+
+/// Checks the help of each visible command, except for `agent`, which machines run in the ramdisk.
+#[test]
+fn every_visible_command_has_an_example_of_itself() {
+    fn check(command: &Command, path: &str, lacking: &mut Vec<String>) {
+        let help = help_examples(command).unwrap_or_default();
+        let is_own = |line: &&str| {
+            let words = split_example(line.trim()).unwrap_or_default();
+            words.iter().map(String::as_str).take(path.split(' ').count()).eq(path.split(' '))
+        };
+        let example = help.lines().find(is_own).and_then(|line| split_example(line.trim()));
+        let is_parsed = example.is_some_and(|words| Cli::try_parse_from(&words).is_ok());
+        let is_exempt = ["drophammer", "drophammer agent", "drophammer help"].contains(&path);
+        if !is_exempt && !is_parsed {
+            lacking.push(path.to_owned());
+        }
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            check(below, &format!("{path} {}", below.get_name()), lacking);
+        }
+    }
+    let mut lacking = Vec::new();
+    check(&described_command(), "drophammer", &mut lacking);
+    assert_eq!(lacking, [""; 0]);
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl<'a, T> ListColumn<'a, T> {
 }
 
 impl<'a, T> ObjectList<'a, T> {
-    /// Parses a filter `KEY=VALUE`. Returns the column with this key, and the value.
+    /// Parses a filter `KEY=VALUE`. Returns the column with this key, and the value, which may be a list.
     pub(super) fn parse_filter<'f>(&self, filter: &'f str) -> Result<(&ListColumn<'a, T>, &'f str), String> {
         let Some((key, value)) = filter.split_once('=') else {
             return Err(format!("--filter {filter:?}: must be KEY=VALUE; keys: {keys}", keys = self.list_keys()));

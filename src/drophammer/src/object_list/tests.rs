@@ -64,6 +64,10 @@ fn filters_select_objects() {
         (&["bytes=-"], &["rack1"]),
         (&["bytes=1.00 kB"], &["rack2"]),
         (&["name=rack"], &[]),
+        (&["phase=failed,installed"], &["rack1", "rack2", "rack10"]),
+        (&["phase=INST*,waiting", "bytes=1.00 kB"], &["rack2"]),
+        (&["bytes=-,999 B"], &["rack1", "rack10"]),
+        (&["name=rack1,"], &["rack1"]),
     ] {
         assert_eq!(names(filter, None).unwrap(), expected, "{filter:?}");
     }
@@ -98,6 +102,20 @@ fn asterisk_in_pattern_matches_any_text() {
         ("a", "", false),
     ] {
         assert_eq!(matches_pattern(text, pattern), expected, "{text} {pattern}");
+    }
+}
+
+#[test]
+fn commas_separate_patterns_or_are_part_of_the_text() {
+    for (text, patterns, expected) in [
+        ("failed", "waiting,failed", true),
+        ("failed", "waiting,new", false),
+        ("no disk, no network", "no disk, no network", true),
+        ("no disk, no network", "*disk, no*", true),
+        ("", ",", false),
+        ("", "failed,-", true),
+    ] {
+        assert_eq!(matches_any(text, patterns), expected, "{text} {patterns}");
     }
 }
 

@@ -8,6 +8,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::format::compare_natural;
 use common::output::{print_note, print_text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -150,6 +151,7 @@ fn set_context(config: &mut ClientConfig, set_context_options: &SetContextOption
     Ok(())
 }
 
+/// Returns the contexts in natural order: rack2 precedes rack10.
 fn summarize_contexts(config: &ClientConfig) -> Vec<ContextSummary> {
     let summarize = |(name, context): (&String, &ServerContext)| ContextSummary {
         name: name.clone(),
@@ -160,7 +162,9 @@ fn summarize_contexts(config: &ClientConfig) -> Vec<ContextSummary> {
             ContextToken::File(file) => file.display().to_string(),
         }),
     };
-    config.contexts.iter().map(summarize).collect()
+    let mut contexts: Vec<ContextSummary> = config.contexts.iter().map(summarize).collect();
+    contexts.sort_by(|one, other| compare_natural(&one.name, &other.name));
+    contexts
 }
 
 fn context_columns() -> ObjectList<'static, ContextSummary> {
@@ -176,6 +180,7 @@ fn context_columns() -> ObjectList<'static, ContextSummary> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object_list::OutputFormat;
     use common::output_capture::recorded;
 
     #[test]
@@ -226,6 +231,21 @@ mod tests {
                         bench  -        http://localhost:8080      -\n\
                         rack   yes      https://install.rack:8443  /t\n";
         assert_eq!(run(list()), expected);
+        for name in ["rack10", "rack2"] {
+            run(set(name, Some("localhost"), None));
+        }
+        let all = |output| ConfigCommand::List {
+            list: ListOptions { output: Some(output), ..ListOptions::default() },
+            json: false,
+        };
+        assert_eq!(run(all(OutputFormat::Name)), "bench\nrack\nrack2\nrack10\n");
+        let listed: serde_json::Value = serde_json::from_str(&run(all(OutputFormat::Json))).unwrap();
+        let names: Vec<_> =
+            listed.as_array().unwrap().iter().map(|context| context["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["bench", "rack", "rack2", "rack10"]);
+        assert!(
+            run(ConfigCommand::Use { name: named("x") }).ends_with("contexts: bench, rack, rack2, rack10 (DH-100)\n")
+        );
         assert_eq!(run(ConfigCommand::Delete { name: named("rack") }), "Context rack is deleted.\n");
         assert!(run(ConfigCommand::Delete { name: named("rack") }).contains("does not exist"));
         assert_eq!(ClientConfig::read_file(&path).unwrap().current, None);

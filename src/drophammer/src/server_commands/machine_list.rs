@@ -51,7 +51,7 @@ pub(super) fn fetch_machines(
     server.send_json(server.request(Method::GET, "/v1/machines"))
 }
 
-/// Returns the query with the filters that the server can apply: a phase, and an image without `*`. This program
+/// Returns the query with the filters that the server can apply: one phase, and one image without `*`. This program
 /// applies all filters again to the response.
 fn filter_query(filters: &[String]) -> String {
     let mut query = String::new();
@@ -61,7 +61,7 @@ fn filter_query(filters: &[String]) -> String {
         if let (Some(value), None) = (values.next(), values.next())
             && !value.is_empty()
             && value != "-"
-            && !value.contains('*')
+            && !value.contains(['*', ','])
         {
             let separator = if query.is_empty() { '?' } else { '&' };
             query += &format!("{separator}{name}={}", percent_encode(value, ""));
@@ -255,6 +255,7 @@ mod tests {
             (&["image=a&b=c"], "?image=a%26b%3Dc"),
             (&["phase=inst*", "image=", "name=one"], ""),
             (&["image=-"], ""),
+            (&["phase=failed,waiting", "image=debian-12"], "?image=debian-12"),
             (&["phase=failed", "phase=new"], ""),
         ] {
             let filters: Vec<String> = filters.iter().map(|filter| (*filter).to_owned()).collect();

@@ -1,5 +1,6 @@
 //! Options of the commands that plan or order a reinstall.
 
+use agent::cli::EXIT_CODES;
 use api::operator_api::reinstalls::ReinstallRequest;
 use clap::Args;
 use std::path::PathBuf;
@@ -49,6 +50,16 @@ impl ReinstallOverrideOptions {
     }
 }
 
+/// Returns the examples and the exit status of `drophammer machine plan`.
+pub(super) fn plan_help() -> String {
+    format!(
+        "Examples: print the plan of the next boot; print and save the plan of a reinstall\n  \
+        drophammer machine plan storage-7\n  \
+        drophammer machine plan storage-7 --image debian-13.1.20261101 --out storage-7.plan\n\n{EXIT_CODES}\n\
+        With --detailed-exitcode: 0 nothing changes, 3 data would be lost, 4 the machine changes without loss."
+    )
+}
+
 #[derive(Debug, Args)]
 pub struct PlanMachineOptions {
     /// Id or name of the machine.
@@ -71,6 +82,11 @@ pub struct PlanMachineOptions {
     /// Output of `drophammer inventory` on the machine; by default, the inventory with which the machine registered.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
+    /// Let the exit status report the effect: 0 if nothing changes, 3 if data would be lost, 4 if the machine changes
+    /// without loss. With this option, a machine that is installed and has no reinstall order is reported as unchanged
+    /// (0), not as refused (2).
+    #[arg(long)]
+    pub detailed_exitcode: bool,
 }
 
 #[derive(Debug, Args)]
@@ -128,9 +144,9 @@ pub struct RolloutLimitOptions {
     /// Order reinstalls only within these hours in UTC, on all days or on some weekdays: 01:00-05:00 or "Sat,Sun 22:00-04:00".
     #[arg(long, value_name = "HOURS")]
     pub window: Option<String>,
-    /// Reinstall all machines with this value, in the order of their names; can be specified several times, as in
-    /// `machine list`.
-    #[arg(long, value_name = "KEY=VALUE", conflicts_with_all = ["machines", "plans"])]
+    /// Reinstall all machines with this value, or with one of several values separated by commas, in the order of their
+    /// names; can be specified several times, as in `machine list`.
+    #[arg(long, value_name = "KEY=VALUE[,VALUE]", conflicts_with_all = ["machines", "plans"])]
     pub filter: Vec<String>,
 }
 

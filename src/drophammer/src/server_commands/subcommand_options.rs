@@ -56,6 +56,7 @@ pub enum MachineCommand {
     /// List the orders and the finished installations of a machine, successful or failed, the oldest first.
     History(HistoryOptions),
     /// Print what the next boot of a machine would do, disk by disk; the same as `drophammer plan --machine`.
+    #[command(after_help = super::reinstall_options::plan_help())]
     Plan(PlanMachineOptions),
     /// Create the machine file of a registered machine, with its MACs and its size. With --image, the file also contains
     /// an allocation, and the machine is installed.

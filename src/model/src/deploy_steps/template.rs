@@ -242,7 +242,7 @@ steps:
         }
         assert_eq!(said.len(), 8, "{}", said.join("\n"));
         assert!(wrong("steps: [\n")[0].contains("2:"), "{:?}", wrong("steps: [\n"));
-        assert_eq!(wrong("[]"), ["1:1: Top level must be a mapping"]);
+        assert_eq!(wrong("[]"), ["1:1: the document must be a mapping"]);
     }
 
     #[test]

@@ -193,7 +193,7 @@ async fn machine_with_encrypted_filesystems_loads_the_luks_ramdisk() {
         script().await.contains(&format!("initrd --name initrd {base}/boot/initrd ||")),
         "the script does not load the initrd"
     );
-    server.heard("initrd-luks is missing, so the agent will refuse").await;
+    server.heard("initrd-luks is missing or empty, so the agent will refuse").await;
     server.write("boot/initrd-luks", "both");
     assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd-luks ||")));
     assert_eq!(server.ask("GET", "/boot/initrd-luks", &[], "").await.text(), "both");

@@ -49,5 +49,6 @@ async fn lock_during_the_check_of_an_order_prevents_the_order() {
     };
     let (ordered, ()) = tokio::join!(server.press(ONE, "debian-13", json!({})), lock);
     assert!(ordered.status == 400 && ordered.text().contains("holds the only copy"), "{}", ordered.text());
+    assert_eq!(ordered.json()["error_code"], "DH-645");
     assert!(server.listed().await["order"].is_null());
 }

@@ -206,9 +206,16 @@ async fn machines_are_locked_and_unlocked() {
     let refused = server.press(ONE, "debian-13", json!({})).await;
     let words = "is locked: holds the only copy; to unlock it, run `drophammer machine unlock one`";
     assert!(refused.status == 400 && refused.text().contains(words), "{}", refused.text());
+    assert_eq!(refused.json()["error_code"], "DH-645");
+    let migration = server.v1("POST", &format!("/v1/machine/{ONE}/move"), &json!({ "to": TWO })).await;
+    assert!(migration.status == 409 && migration.json()["error_code"] == "DH-645", "{}", migration.text());
+    let freed = server.v1("DELETE", &format!("/v1/machine/{ONE}/free"), &json!(null)).await;
+    assert!(freed.status == 422 && freed.json()["error_code"] == "DH-645", "{}", freed.text());
     assert_eq!(run(&["unlock", "one", "two"]).await, CommandOutcome::Good);
     assert!(!server.file("machines/one.yaml").contains("locked") && server.listed().await["locked"].is_null());
     assert_eq!(run(&["unlock", "one"]).await, CommandOutcome::Good, "repeated");
+    assert_eq!(run(&["plan", "one"]).await, CommandOutcome::Refused, "no reinstall is ordered");
+    assert_eq!(run(&["plan", "one", "--detailed-exitcode"]).await, CommandOutcome::Good, "unchanged");
     let entries = server.v1("GET", "/v1/audit?action=lock", &Value::Null).await.json();
     let locks = entries.as_array().unwrap().iter().filter(|entry| entry["outcome"] == "done");
     let changes: Vec<Value> = locks.map(|entry| entry["changes"].clone()).collect();

@@ -194,7 +194,7 @@ async fn members_that_were_locked_changed_or_freed_are_skipped() {
     rusqlite_update(&server, now).await;
     let ended = server.until_states(&path, &["skipped", "skipped", "skipped", "skipped"]).await;
     for (member, words) in [
-        (0, "is locked: audit; to unlock it, run `drophammer machine unlock m1`"),
+        (0, "is locked: audit; to unlock it, run `drophammer machine unlock m1` (DH-645)"),
         (1, "does not contain an allocation"),
         (2, "changed since the rollout was ordered: image debian-13 has changed"),
         (3, "machines/ contains no machine"),
@@ -221,7 +221,7 @@ async fn invalid_rollout_is_refused_as_a_whole() {
     assert_eq!(server.machine(&["lock", "m2", "--reason", "audit"]).await.unwrap(), CommandOutcome::Good);
     let member = |image: &str| json!({ "members": [{ "id": id(1), "imageid": image }] });
     for (numbers, more, status, words) in [
-        (&[1, 2][..], json!({}), 409, "nothing was ordered: m2: "),
+        (&[1, 2][..], json!({}), 409, "`drophammer machine unlock m2` (DH-645)"),
         (&[1, 1], json!({}), 400, "is listed twice"),
         (&[], json!({}), 400, "the list of machines is empty"),
         (&[1], json!({ "at_most": 0 }), 400, "must be at least 1"),

@@ -139,6 +139,7 @@ async fn list_queries_reveal_no_machines_of_other_projects() {
         (&format!("?q={TWO}"), 0, 1),
         (&format!("?q={STRANGER}"), 0, 1),
         ("?phase=new", 0, 1),
+        ("?phase=failed,new", 0, 1),
         ("?phase=free", 0, 1),
         ("?limit=5", 1, 3),
     ] {

@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(said, [("web".to_owned(), 1), ("web+small".to_owned(), 2), ("not-there-yet".to_owned(), 1)]);
         assert!(parse_site_parameters("").unwrap().is_empty());
         for (text, expected) in [
-            ("- a\n", "1:1: Top level must be a mapping"),
+            ("- a\n", "1:1: the document must be a mapping"),
             ("web: a=b\n", "1:6: "),
             ("we b: []\n", "1:1: \"we b\" is not a valid OS definition name"),
             ("web: [a=1, b]\nold: [c]\n", "1:12: \"b\" is neither KEY=VALUE nor -KEY\n2:7: \"c\" is neither"),

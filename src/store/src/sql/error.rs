@@ -97,14 +97,18 @@ impl fmt::Display for Error {
     }
 }
 
-/// Returns the remedy for a database file that cannot be used now, as an appendix to the error message; empty for other
+/// Remedy for a damaged database file, as an appendix to the error message.
+pub(crate) const RESTORE_REMEDY: &str = "; restore a backup with `drophammer serve restore`";
+
+/// Returns the remedy for a database file that is damaged or cannot be used now, as an appendix to the error message; empty for other
 /// errors.
 fn sqlite_remedy(error: &rusqlite::Error) -> &'static str {
-    use rusqlite::ErrorCode::{DatabaseBusy, DiskFull, SystemIoFailure};
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseCorrupt, DiskFull, NotADatabase, SystemIoFailure};
     match error.sqlite_error_code() {
         Some(DiskFull) => "; free space on the filesystem of the server's directory",
         Some(SystemIoFailure) => "; check the free space (`df`) and the disk (`dmesg`) of the server's directory",
         Some(DatabaseBusy) => "; stop the other program that uses the database file",
+        Some(DatabaseCorrupt | NotADatabase) => RESTORE_REMEDY,
         _ => "",
     }
 }
@@ -186,6 +190,15 @@ mod tests {
         ] {
             let text = convert_error(error, "read the orders").to_coded_text();
             assert!(text.contains(remedy) && text.ends_with(" (DH-720)"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_message_about_a_damaged_database_contains_a_remedy() {
+        for code in [rusqlite::ffi::SQLITE_CORRUPT, rusqlite::ffi::SQLITE_NOTADB] {
+            let damaged = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+            let text = convert_error(Error::Sqlite(damaged), "read the orders").to_coded_text();
+            assert!(text.contains("; restore a backup with `drophammer serve restore`"), "{text}");
         }
     }
 }

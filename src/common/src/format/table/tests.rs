@@ -46,6 +46,20 @@ fn long_cells_end_in_an_ellipsis() {
 }
 
 #[test]
+fn a_truncated_cell_ends_with_its_error_code() {
+    let columns = [column("NAME", false), column("MESSAGE", true)];
+    let message = format!("{} (DH-705); retried", "word ".repeat(100).trim_end());
+    for width in [40, 60, 80] {
+        let table = format_table(&columns, &[plain_cells(&["storage-7", &message])], of_width(width));
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines.len() == 1 + CELL_LINES && lines[CELL_LINES].ends_with("… (DH-705)"), "{table}");
+        assert!(lines.iter().all(|line| display_width(line) <= width), "{table}");
+    }
+    let narrow = wrap_cell(&message, 8);
+    assert!(narrow.iter().all(|line| display_width(line) <= 8), "{narrow:?}");
+}
+
+#[test]
 fn rigid_columns_keep_their_width() {
     let time = TableColumn { is_rigid: true, ..column("TIME", false) };
     let columns = [time, column("ACTION", false), column("RESULT", true)];

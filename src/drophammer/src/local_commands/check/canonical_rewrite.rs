@@ -1,11 +1,12 @@
 //! `drophammer check --fix`: rewrites the values of layouts in canonical spelling, and preserves everything else.
 
-use super::TextFile;
 use super::document_types::DocumentType;
+use super::{TextFile, read_layouts, with_default_codes};
 use crate::local_commands::{STDIN, is_json, problem_lines};
 use common::command_outcome::CommandOutcome;
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::output::to_json;
 use linux::atomic_file;
 use model::layout::{self, ParsedLayout, canonical_yaml};
@@ -103,11 +104,13 @@ fn several_layouts_message(file: &TextFile) -> String {
 fn canonicalize(file: &TextFile) -> Result<CanonicalizedFile> {
     let text = match &file.text {
         Ok(text) => text,
-        Err(problems) => return Ok(CanonicalizedFile::NotValid(problems.clone())),
+        Err(problems) => {
+            return Ok(CanonicalizedFile::NotValid(with_default_codes(problems.clone(), ErrorCode::Layout)));
+        }
     };
     let mut layouts = Vec::new();
     let mut problems = Vec::new();
-    for found in layout::read_all_layouts(text) {
+    for found in read_layouts(text) {
         match found {
             Ok(parsed) => layouts.push(parsed),
             Err(more) => problems.extend(more),

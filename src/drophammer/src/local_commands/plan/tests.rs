@@ -81,6 +81,31 @@ fn the_detailed_exit_code_distinguishes_lost_data() {
     assert_eq!(planned_with(sectors, detailed()), CommandOutcome::Refused);
 }
 
+/// Each input of a plan is invalid in turn. All problems have a code, as text and as JSON.
+#[test]
+fn all_problems_of_the_inputs_have_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let bad = dir.path().join("bad.yaml");
+    for (text, code) in [("id: [a\n", "DH-200"), ("id: a\ndisks: 5\nraid: 6\n", "DH-200"), ("", "DH-200")] {
+        std::fs::write(&bad, text).unwrap();
+        assert_coded(|| PlanArgs { layout: Some(bad.clone()), ..options() }, code);
+    }
+    std::fs::write(&bad, "id: x\nallocation: 5\n").unwrap();
+    assert_coded(|| PlanArgs { allocation: Some(bad.clone()), ..options() }, "DH-235");
+    std::fs::write(&bad, "name: CUSTOM_A\nsteps: 5\n").unwrap();
+    assert_coded(|| PlanArgs { template: vec![bad.clone()], ..options() }, "DH-705");
+}
+
+fn assert_coded(options: impl Fn() -> PlanArgs, code: &str) {
+    let (text, outcome) = plan_output(&PlanArgs { json: false, ..options() }).unwrap();
+    assert!(outcome == CommandOutcome::Refused && !text.is_empty());
+    assert!(text.lines().all(|line| line.ends_with(&format!("({code})"))), "{text}");
+    let (text, _) = plan_output(&PlanArgs { json: true, ..options() }).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let problems = json["problems"].as_array().unwrap();
+    assert!(!problems.is_empty() && problems.iter().all(|problem| problem["code"] == code), "{text}");
+}
+
 #[test]
 fn a_plan_begins_with_its_summary() {
     let text = plan_output(&PlanArgs { json: false, at_rest: true, ..options() }).unwrap().0;

@@ -1,9 +1,9 @@
-//! Examples in the manual pages: the examples in `--help`, and further ones for commands whose help contains none.
+//! Examples in `--help` and in the manual pages.
 
-use super::page_sections::is_exit_status;
+use crate::man_pages::is_exit_status;
 use clap::Command;
 
-/// Examples that the `--help` of the parent command does not show.
+/// Examples of commands whose definition contains none, in addition to those of their parent commands.
 const ADDITIONAL_EXAMPLES: [&str; 55] = [
     "drophammer serve backup /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22",
@@ -62,19 +62,57 @@ const ADDITIONAL_EXAMPLES: [&str; 55] = [
     "drophammer schema machine",
 ];
 
-/// Returns the text with the examples of the last command in `path`.
-pub(super) fn examples_of(path: &[&Command]) -> String {
-    let Some((command, above)) = path.split_last() else { return String::new() };
-    if let Some(own) = help_examples(command) {
-        return own;
+/// Maximum number of examples that are added to the help of a command.
+const MAX_ADDED_EXAMPLES: usize = 3;
+
+/// Adds examples to the help of each visible command whose help contains none: those in the help of related commands, and
+/// the additional examples.
+pub fn add_examples(command: Command) -> Command {
+    let name = command.get_name().to_owned();
+    add_to_command(command, &name, &[])
+}
+
+/// Adds examples to a command and its subcommands. `path` contains the names from `drophammer` to this command, and
+/// `inherited` the lines of the examples of its parent commands.
+fn add_to_command(command: Command, path: &str, inherited: &[String]) -> Command {
+    let to_lines = |text: String| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let own: Vec<String> = help_examples(&command).map(to_lines).unwrap_or_default();
+    let words: Vec<&str> = path.split(' ').collect();
+    let known: Vec<String> = inherited.iter().cloned().chain(own.clone()).collect();
+    let command = match own.is_empty() {
+        true => {
+            let below = command.get_subcommands().filter_map(help_examples).flat_map(to_lines);
+            let additional = ADDITIONAL_EXAMPLES.map(str::to_owned);
+            let lines = inherited.iter().cloned().chain(below).chain(additional);
+            let lines: Vec<String> = lines.filter(|line| is_example_of(line, &words)).collect();
+            with_examples(command, &lines)
+        }
+        false => command,
+    };
+    command.mut_subcommands(|below| match below.is_hide_set() {
+        true => below,
+        false => {
+            let path = format!("{path} {}", below.get_name());
+            add_to_command(below, &path, &known)
+        }
+    })
+}
+
+/// Adds the first examples to the help of a command, before the exit status.
+fn with_examples(command: Command, lines: &[String]) -> Command {
+    let mut examples: Vec<&String> = Vec::new();
+    for line in lines {
+        if examples.len() < MAX_ADDED_EXAMPLES && !examples.contains(&line) {
+            examples.push(line);
+        }
     }
-    let words: Vec<&str> = path.iter().map(|command| command.get_name()).collect();
-    let related = above.iter().copied().chain(command.get_subcommands());
-    let of_related: Vec<String> = related.filter_map(help_examples).collect();
-    let lines = of_related.iter().flat_map(|text| text.lines().map(str::trim)).chain(ADDITIONAL_EXAMPLES);
-    let mut all: Vec<&str> = lines.filter(|line| is_example_of(line, &words)).collect();
-    all.dedup();
-    all.iter().map(|line| format!("  {line}\n")).collect()
+    if examples.is_empty() {
+        return command;
+    }
+    let title = if examples.len() == 1 { "Example:" } else { "Examples:" };
+    let text: String = examples.iter().map(|line| format!("\n  {line}")).collect();
+    let rest = command.get_after_help().map(|help| format!("\n\n{help}")).unwrap_or_default();
+    command.after_help(format!("{title}{text}{rest}"))
 }
 
 /// Returns whether an example runs the command with these words, or one of its subcommands.
@@ -83,7 +121,7 @@ fn is_example_of(line: &str, words: &[&str]) -> bool {
 }
 
 /// Returns the examples in the help of a command, with their titles.
-fn help_examples(command: &Command) -> Option<String> {
+pub(crate) fn help_examples(command: &Command) -> Option<String> {
     let help = command.get_after_help()?.to_string();
     let is_example = |paragraph: &&str| !is_exit_status(paragraph) && !paragraph.starts_with("Files:");
     let text = help.split("\n\n").filter(is_example).collect::<Vec<_>>().join("\n\n");
