@@ -91,7 +91,7 @@ pub fn create_directory(dir: &std::path::Path, token: &str, machines: impl Itera
             fs::create_dir_all(dir.join(name))?;
         }
         for name in ["vmlinuz", "initrd"] {
-            fs::write(dir.join("boot").join(name), "")?;
+            fs::write(dir.join("boot").join(name), name)?;
         }
         fs::write(dir.join("images/bench.tar"), "0123456789\n")?;
         let image = format!("id: bench\nfile: bench.tar\ndigest: sha256:{:064}\n", 0);
