@@ -63,7 +63,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// token.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// Signals to the caller that the machine reboots immediately after a failure.
+/// Request to the caller to reboot the machine at once, because the installation failed.
 #[derive(Debug)]
 pub(crate) struct RebootRequested;
 

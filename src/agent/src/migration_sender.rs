@@ -191,7 +191,7 @@ impl InstallAgent {
             moving.carried.clone(),
         )?;
         print_line(&format!(
-            "\nThis machine replaces another machine, and receives the disks of that machine over TLS: {trust}",
+            "\nThis machine replaces another machine, and receives the contents of that machine's disks over TLS: {trust}",
             trust = incoming.own().describe_trust()
         ));
         if let Some(peer) = &moving.peer {

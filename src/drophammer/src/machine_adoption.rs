@@ -75,7 +75,7 @@ pub struct MachineAdoptionOptions {
     /// the name.
     #[arg(long, value_name = "NAME")]
     pub yes: Option<String>,
-    /// Remove the install marker that an earlier run has written, and the registration that it has made.
+    /// Remove the install marker and the registration that an earlier run created.
     #[arg(long)]
     pub undo: bool,
     /// Print the result as JSON.

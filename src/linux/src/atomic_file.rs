@@ -22,8 +22,8 @@ pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: 
 /// # Errors
 /// Returns an error if the file cannot be written.
 pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
-    // A file that an earlier run has left at this path is removed instead of reused: another process that still has the
-    // old file open could read the new content.
+    // A file that an earlier run left at this path is removed instead of reused: another process that still has the old
+    // file open could read the new content.
     remove_if_present(path)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let write = || {

@@ -209,7 +209,8 @@ pub struct Allocation {
     /// If a reason is set, only blank disks are erased. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
-    /// Role of this machine in a migration, which takes precedence over all other fields. drophammer extension.
+    /// Role of this machine in a migration. If this field is set, it takes precedence over all other fields. drophammer
+    /// extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MigrationOffer>,
 }

@@ -203,7 +203,7 @@ fn check_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<Str
 /// Preserves the existing filesystem if it matches the layout.
 fn preserve_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
-        let message = "contains /, which the new image replaces, so this filesystem cannot be kept; set wipeonreinstall: true for its disks";
+        let message = "contains /, which the new image replaces, so this filesystem cannot be preserved; set wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
     }
     if wanted.format == FilesystemFormat::None {

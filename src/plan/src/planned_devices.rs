@@ -6,8 +6,8 @@ use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::DeviceSignature;
 use std::collections::BTreeMap;
 
-/// Decision whether a device is created on wiped disks, created on blank disks, or preserved. It follows from the disks
-/// below the device.
+/// Decision whether a device is created on wiped disks, created on blank disks, or preserved. The decision depends on
+/// the disks below the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DeviceFate {
     /// The device is created on disks that are wiped.

@@ -140,7 +140,7 @@ impl SiteLoader {
         SiteLoader { approved_only, ..self }
     }
 
-    /// Ignores approvals, for plans that the operator has not approved yet.
+    /// Makes the loader ignore approvals. Required to compute plans that the operator has not approved yet.
     pub fn without_approvals(self) -> SiteLoader {
         let approvals = YamlFolder::optional(PathBuf::new(), plan_approvals::parse_approval);
         SiteLoader { approvals, ignores_approvals: true, ..self }

@@ -26,8 +26,8 @@ impl ServerState {
         self.run_job(move |connection| find_machines_with_mac(connection, mac)).await
     }
 
-    /// Returns the ids of all machines whose last registration lists a NIC with this MAC. The result may include
-    /// registrations that a power failure may still undo. Does not wait for the jobs that machines have queued.
+    /// Returns the ids of all machines whose last registration lists a NIC with this MAC. Reads without waiting for the
+    /// queued jobs of machines. A power failure may still undo a registration on which the result is based.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.

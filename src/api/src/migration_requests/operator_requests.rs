@@ -208,7 +208,7 @@ async fn check_order(permit: &EditPermit, id: &str, request: &MigrationRequest) 
     Ok(Migration { allow_unapproved: request.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
 }
 
-/// Returns objections to the migration that follow from the server's record of the source's installation.
+/// Returns the objections to the migration that are based on the server's record of the source's installation.
 fn find_record_problems(machine: &MachineSpec, allocation: &str, install_state: &InstallState) -> Vec<String> {
     let (id, mut problems) = (&machine.id, Vec::new());
     if !install_state.succeeded {

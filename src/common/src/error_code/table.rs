@@ -160,7 +160,7 @@ error_codes! {
     714 ServerProblem "The server cannot complete its work";
     715 Backup "A backup cannot be written or restored";
     716 AccessDenied "The user lacks a permission";
-    718 UndoneChange "The documents would undo a change";
+    718 UndoneChange "Applying the documents would undo a change";
     720 DatabaseUnavailable "The database is unavailable";
     721 DatabaseMoved "The database was moved";
     722 DatabaseAddress "The PostgreSQL database cannot be used";

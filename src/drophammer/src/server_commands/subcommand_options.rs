@@ -367,8 +367,8 @@ pub struct MoveOptions {
     #[arg(long, value_name = "FINGERPRINT")]
     pub approve: Vec<String>,
     /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates the target
-    /// machine receives the disks of the source machine, and any machine that impersonates the source machine
-    /// overwrites the disks of the target machine.
+    /// machine receives the contents of the source machine's disks, and any machine that impersonates the source
+    /// machine overwrites the disks of the target machine.
     #[arg(long, requires = "to")]
     pub allow_unapproved: bool,
     /// Cancel the migration: the source machine boots its disks. If the target machine has received all data, --off is

@@ -57,7 +57,7 @@ pub(crate) struct ParallelRanges {
     given: usize,
 }
 
-/// Complete piece, or the message of the error that ended the lane.
+/// Complete piece, or the message of the error at which the lane stopped.
 type PieceResult = Result<Vec<u8>, String>;
 
 /// State shared by the lanes.

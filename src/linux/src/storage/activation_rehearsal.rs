@@ -18,7 +18,7 @@ use std::path::Path;
 /// Mount point at which the filesystems are mounted, one after the other.
 const POINT: &str = "/run/drophammer/rehearsal";
 
-/// Result of a rehearsal.
+/// Result of a successful rehearsal.
 #[derive(Debug)]
 pub struct RehearsalResult {
     pub filesystems: usize,

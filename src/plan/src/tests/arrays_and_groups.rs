@@ -339,7 +339,7 @@ fn refuses_to_preserve_the_root_filesystem() {
     assert_eq!(
         reasons,
         [
-            "filesystems[2]: /dev/md/root contains /, which the new image replaces, so this filesystem cannot be kept; set wipeonreinstall: true for its disks"
+            "filesystems[2]: /dev/md/root contains /, which the new image replaces, so this filesystem cannot be preserved; set wipeonreinstall: true for its disks"
         ]
     );
 }

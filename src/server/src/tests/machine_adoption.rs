@@ -140,7 +140,7 @@ async fn an_adopted_machine_that_was_changed_since_is_not_removed() {
     assert_eq!(server.adopt(&root, &UNDO).await.unwrap(), CommandOutcome::Good);
 }
 
-/// Registration that `drophammer adopt` has sent, from the marker that it has written.
+/// Registration that `drophammer adopt` sent, derived from the marker that the command wrote.
 struct SentRegistration {
     marker: InstallMarker,
     body: Value,

@@ -55,7 +55,7 @@ pub(crate) struct PostgresConnection {
     /// Time after which a transaction group accepts no further transaction.
     group_limit: Cell<Duration>,
     group: RefCell<Option<TransactionGroup>>,
-    /// True if a statement has failed for lack of space, and no later check has found space.
+    /// True if a statement failed for lack of space, and no later check found free space.
     lacks_space: Cell<bool>,
 }
 

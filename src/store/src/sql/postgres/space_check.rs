@@ -13,12 +13,12 @@ const ALLOCATE_PAGES: &str = "CREATE TABLE space_check (content BYTEA);
      INSERT INTO space_check SELECT decode(repeat('00', 262144), 'hex')";
 
 impl PostgresConnection {
-    /// Returns whether a statement has failed for lack of space, and no check has found space since then.
+    /// Returns whether a statement failed for lack of space, and no later check found free space.
     pub(crate) fn lacks_space(&self) -> bool {
         self.lacks_space.get()
     }
 
-    /// Records that a check has found space.
+    /// Records that a check found free space.
     pub(crate) fn record_free_space(&self) {
         self.lacks_space.set(false);
     }
