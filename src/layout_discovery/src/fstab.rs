@@ -41,7 +41,7 @@ impl FstabLine {
         self.options.iter().any(|option| option == name)
     }
 
-    /// Returns whether the line mounts a subvolume of a btrfs.
+    /// Returns whether the line mounts a subvolume of a btrfs filesystem.
     pub fn is_subvolume(&self) -> bool {
         self.options.iter().any(|option| is_subvolume_option(option))
     }

@@ -116,8 +116,8 @@ impl SystemProof<'_> {
 
     fn is_mounted_system(&self, device: &DevicePath, unit: StackUnit) -> bool {
         let (listed, running) = mount_points(self.stack, self.mounts, device, unit);
-        // The running system may also mount directories of `/` at other mount points. On a btrfs, such a mount point
-        // may show a subvolume with data.
+        // The running system may also mount directories of `/` at other mount points. On a btrfs filesystem, such a
+        // mount point may show a subvolume with data.
         let is_root = listed.contains(&"/") && unit.signatures().iter().all(|found| found.kind != "btrfs");
         let is_listed_system = listed.iter().all(|path| is_installation_path(path) || TEMPORARY.contains(path));
         let is_running_system = running.iter().all(|path| is_installation_path(path) || listed.contains(path));

@@ -100,7 +100,7 @@ fn nvme_type(text: &str) -> Option<(&str, usize)> {
     }
 }
 
-/// Converts a serial number to upper case, replaces each run of blanks and underscores by one underscore, and removes
+/// Converts a serial number to upper case, replaces each run of blanks and underscores with one underscore, and removes
 /// blanks and underscores at the start and end.
 fn normalize_serial(text: &str) -> String {
     let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '_';

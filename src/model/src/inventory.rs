@@ -63,8 +63,8 @@ pub struct Inventory {
     /// Array members and physical volumes that could not be assigned to an array or group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnassignedDevices>,
-    /// Components of objects that span several devices, such as a btrfs on several disks. Objects that mdadm or lvm
-    /// reports are not listed here.
+    /// Components of objects that span several devices, such as a btrfs filesystem on several disks. Objects that mdadm
+    /// or lvm reports are not listed here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<SpanningComponent>,
     /// Filesystems whose contents were inspected: those that were already mounted, and those that the agent mounted

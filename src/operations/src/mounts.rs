@@ -27,7 +27,7 @@ impl MountFilesystem {
     }
 
     /// Returns all devices that the kernel writes when it mounts the filesystem: the main device, the devices in the
-    /// mount options, and the other devices of a btrfs.
+    /// mount options, and the other devices of a btrfs filesystem.
     pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
         let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
@@ -39,8 +39,8 @@ impl MountFilesystem {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 
-    /// Returns the devices that contain the filesystem. They include the other devices of a btrfs, because the kernel
-    /// opens each of these devices by a path that the kernel has recorded.
+    /// Returns the devices that contain the filesystem. They include the other devices of a btrfs filesystem, because
+    /// the kernel opens each of these devices by a path that the kernel has recorded.
     pub(crate) fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
             FilesystemFormat::Tmpfs => Vec::new(),

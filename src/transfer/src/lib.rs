@@ -78,7 +78,8 @@ fn load_endpoints(common: &CommonOptions, secret: Option<&SharedSecret>) -> Resu
     ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
 }
 
-/// Destroys the local key after the last disk. With `--keep-key`, the key is preserved for further transfers.
+/// Destroys the local key and its certificate; called after all disks were transferred. With `--keep-key`, they are
+/// preserved for further transfers.
 fn destroy_key(common: &CommonOptions) {
     if !common.keep_key {
         key_generation::destroy_files(&common.key, &common.cert);

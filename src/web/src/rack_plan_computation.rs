@@ -99,7 +99,7 @@ impl RackPlanRun {
     }
 }
 
-/// Plans all machines, one after the other. Stops early if the run has been replaced.
+/// Plans all machines, one after the other. Stops early if a newer run has replaced this one.
 async fn plan_machines(app: Arc<AppState>, run: Weak<RackPlanRun>) {
     let Some(directory) = run.upgrade().map(|run| run.directory.clone()) else { return };
     let server = app.clone();

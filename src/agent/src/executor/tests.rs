@@ -352,7 +352,7 @@ fn loop_another_disk_with_the_name_is_not_changed() {
     }
 }
 
-/// The kernel lists the other devices of a btrfs by path, and a path may refer to another disk by now.
+/// The kernel lists the other devices of a btrfs filesystem by path, and a path may refer to another disk by now.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_other_btrfs_devices_are_identified_before_the_mount() {

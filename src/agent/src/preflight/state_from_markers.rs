@@ -211,7 +211,7 @@ filesystems:
   - {device: /dev/sdb, path: /srv, format: ext4, label: srv}
 ";
 
-    /// Returns a machine with a replaced sda, and an ext4 with this label on sdb.
+    /// Returns a machine with a replaced sda, and an ext4 filesystem with this label on sdb.
     fn machine(label: &str) -> Inventory {
         let disk = |device: &str, serial: &str| InventoryDisk {
             name: device.trim_start_matches("/dev/").into(),

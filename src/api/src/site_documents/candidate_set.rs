@@ -59,8 +59,8 @@ impl CandidateSet {
         CandidateSet::new(Some(stored.revision), before, document_application)
     }
 
-    /// Creates the set for a database without documents. Until now, the documents in the server's directory are in
-    /// force. Unless the request prunes, these documents are also stored.
+    /// Creates the set for a database without documents. The server has read its documents from its directory so far;
+    /// unless the request prunes, these documents are also stored in the database.
     pub(super) fn from_directory(
         files: Vec<(String, DocumentContent)>,
         document_application: DocumentApplication,

@@ -1,6 +1,6 @@
-//! Protection of changes that were made at the server after the operator has copied the documents: `apply` does not
-//! remove machines in use, and undoes locks, disk keys, allocations and freed allocations only with a confirmation for
-//! each machine.
+//! Protection of changes that were made at the server after the operator copied the documents. `apply` does not remove
+//! machines in use. `apply` removes a lock, replaces a disk key, and changes or restores an allocation only if the
+//! operator confirms this for the machine.
 
 mod refusal_text;
 

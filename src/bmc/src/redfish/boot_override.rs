@@ -190,7 +190,8 @@ fn select_mode(boot: &Value, firmware: Option<FirmwareType>) -> Option<&str> {
     })
 }
 
-/// Returns the values of a list, joined by commas; `None` if the list is empty or contains `value`.
+/// Returns the values of a list that does not contain `value`, joined by commas; `None` if the list contains `value` or
+/// is empty.
 fn list_excluding(list: &Value, value: &str) -> Option<String> {
     let known: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     (!known.is_empty() && !known.contains(&value)).then(|| known.join(", "))

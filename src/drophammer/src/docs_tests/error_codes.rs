@@ -94,7 +94,7 @@ fn anchor(title: &str) -> String {
     hyphenated.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
 }
 
-/// Checks the tables in `docs/codes.md`. If this test fails, replace the tables by the ones in its message.
+/// Checks the tables in `docs/codes.md`. If this test fails, replace the tables with the ones in its message.
 #[test]
 fn the_table_of_codes_is_complete() {
     let entries: BTreeMap<ErrorCode, &str> =

@@ -114,7 +114,7 @@ pub(crate) struct PlanInputs {
 pub(crate) enum MissingPlan {
     /// The files that the options name have these problems.
     Invalid(String),
-    /// Nothing would be installed on the machine. Contains the description of this state.
+    /// Nothing would be installed on the machine. The text is the reason.
     Unchanged(String),
 }
 

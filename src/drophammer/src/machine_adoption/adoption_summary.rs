@@ -1,4 +1,4 @@
-//! Output of `drophammer adopt`: the plan of a later reinstall, and what was written.
+//! Output of `drophammer adopt`: the plan of a later reinstall, and the files that were written.
 
 use super::adoption_record::AdoptionRecord;
 use super::foreign_system::ForeignSystem;

@@ -32,7 +32,7 @@ impl TestLoopDevice {
         TestLoopDevice { file, device }
     }
 
-    /// Creates a device, and replaces it by another device of the same size and name. This simulates that a disk is
+    /// Creates a device, and replaces it with another device of the same size and name. This simulates that a disk is
     /// unplugged and its name is assigned to another disk. Returns the identity of the first device, and the second
     /// device.
     pub fn exchanged(size_bytes: u64) -> (DiskIdentity, TestLoopDevice) {

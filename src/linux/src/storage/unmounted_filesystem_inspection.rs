@@ -16,8 +16,8 @@ const BTRFS: &str = "btrfs";
 /// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
 /// Returns `None` for a format that is neither ext2 nor supported by layouts. A filesystem of such a format cannot
 /// contain an install marker, and is not mounted, so that no driver parses its untrusted content. The options are safe
-/// in any state of the filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic.
-/// Several copies of an XFS with the same UUID can be mounted.
+/// in any state of the filesystem: journals are not replayed, and an ext4 filesystem configured to panic on errors does
+/// not panic. Several copies of an XFS with the same UUID can be mounted.
 pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
@@ -44,7 +44,7 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
         .context(Phase::Storage, || "create a mount point to inspect filesystems".to_owned())?;
     let has_btrfs = candidates.iter().any(|(_, kind)| kind == BTRFS);
     for (device, kind) in candidates {
-        // The kernel mounts a btrfs with several devices only if it has scanned all of them.
+        // The kernel mounts a btrfs filesystem with several devices only if it has scanned all of them.
         if kind == BTRFS {
             btrfs_scan::scan_only(find_btrfs_members(inventory, &device));
         }
@@ -77,7 +77,7 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Returns the devices of the btrfs to which this device belongs, including the device itself.
+/// Returns the devices of the btrfs filesystem to which this device belongs, including the device itself.
 fn find_btrfs_members<'a>(inventory: &'a Inventory, device: &DevicePath) -> impl Iterator<Item = &'a DevicePath> {
     let mut units = storage_graph::all_units(inventory);
     let uuid = units.find(|(found, _)| *found == device).and_then(|(_, unit)| btrfs_uuid(unit));

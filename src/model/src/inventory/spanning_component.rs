@@ -3,11 +3,11 @@
 use crate::device_name::DevicePath;
 use serde::{Deserialize, Serialize};
 
-/// Value of [`SpanningComponent::whole`] for an xfs with an external log, and for its log device.
+/// Value of [`SpanningComponent::whole`] for an xfs filesystem with an external log, and for its log device.
 pub const XFS_LOG: &str = "xfs and its external log";
 
-/// Value of [`SpanningComponent::whole`] for an xfs with a realtime device. The realtime device itself contains nothing
-/// that identifies its filesystem.
+/// Value of [`SpanningComponent::whole`] for an xfs filesystem with a realtime device. The realtime device itself
+/// contains nothing that identifies its filesystem.
 pub const XFS_REALTIME: &str = "xfs and its realtime device";
 
 /// Device that, according to its superblock, is a component of an object that spans several devices.

@@ -83,7 +83,8 @@ impl LayoutReader {
         self.problems.push(node.make_problem(message));
     }
 
-    /// Records a note about a spelling that is not canonical, and the edit that replaces it by the canonical spelling.
+    /// Records a note about a spelling that is not canonical, and the edit that replaces it with the canonical
+    /// spelling.
     pub(crate) fn record_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
         self.notes.push(node.make_problem(message));
         let old = match &node.value {

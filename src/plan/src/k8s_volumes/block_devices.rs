@@ -269,8 +269,8 @@ impl<'a> PlannerState<'a> {
         self.fill_new_device(volume, item, made)
     }
 
-    /// Completes `made`, the decision on a volume on a new device: adds the creation of its content, and the path of a
-    /// `Block` volume.
+    /// Completes `made`, the decision on a volume whose device is created. Adds the operation that creates the volume's
+    /// content and, for a `Block` volume, its path.
     fn fill_new_device(
         &mut self,
         volume: &K8sVolume,

@@ -166,7 +166,8 @@ fn refuses_preserved_filesystem_with_component_on_unlisted_disk() {
         let inventory = |layout: &Layout| {
             let mut inventory = after(&make(layout, &machine(), InstallMode::Install).unwrap(), machine());
             let uuid = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].uuid.clone();
-            // libblkid reports the UUID of the filesystem for members of a btrfs, but not for journals and logs.
+            // libblkid reports the UUID of the filesystem for members of a btrfs filesystem, but not for journals and
+            // logs.
             let shown = if format == FilesystemFormat::Btrfs { &*uuid } else { "" };
             inventory.disks[2].signatures = vec![signature(other, "", shown)];
             let own = if role == ComponentRole::Serves { ComponentRole::NeedsAnother } else { role };

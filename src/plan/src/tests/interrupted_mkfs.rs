@@ -131,7 +131,7 @@ fn never_recreates_a_complete_or_foreign_filesystem() {
 #[test]
 fn pending_creations_are_identified_by_array_and_volume_uuids() {
     let (mut layout, mut before) = (arrays_and_groups::layout(), arrays_and_groups::installed());
-    // The volume is too small for a btrfs.
+    // The volume is too small for a btrfs filesystem.
     layout.filesystems[3].format = FilesystemFormat::Ext4;
     before.groups[0].uuid = "kZ3Wud".to_owned();
     let running = before.groups[0].volumes.iter().find(|volume| volume.name == "srv").unwrap().running.clone().unwrap();

@@ -76,7 +76,7 @@ async fn request_id_is_in_response_and_log_lines() {
     let of_it: Vec<&Value> = said.iter().filter(|line| line["request"] == "5f0c2a91-7").collect();
     assert_eq!(of_it.len(), 2, "{heard}");
     assert_eq!((&of_it[0]["event"], &of_it[1]["status"]), (&json!("Alive"), &json!(200)));
-    // Refused requests also have an id. The server replaces a missing or invalid id by a random one.
+    // Refused requests also have an id. The server replaces a missing or invalid id with a random one.
     let answer = server.ask("POST", &path, &[("X-Request-Id", "a b")], &event).await;
     let made = &answer.headers["x-request-id"];
     assert_eq!((answer.status, made.len()), (401, 16));

@@ -317,7 +317,7 @@ async fn failed_writes_return_an_error_and_change_nothing() {
     assert!(answer.status == 500 && answer.text().contains("write "), "{}", answer.text());
     assert!(!folder.join("devel.yaml").exists());
     assert_eq!(server.v1("GET", &format!("{AT}/devel"), &Value::Null).await.status, 404);
-    // The server writes through a symbolic link, and does not replace it by a file.
+    // The server writes through a symbolic link, and does not replace it with a file.
     std::fs::rename(folder.join("default.yaml"), server.dir.path().join("real")).unwrap();
     std::os::unix::fs::symlink("../real", folder.join("default.yaml")).unwrap();
     let mut changed = server.shows(&format!("{AT}/default"), |answer| answer.status == 200).await.json();

@@ -66,7 +66,7 @@ pub fn find_differences(machine: &MachineSpec, install_state: &InstallState, kno
 }
 
 /// Describes an installed image that is not the image in the file. After a reinstall with a newer image, which does not
-/// change the file, the remedy must not replace the newer image by the older one.
+/// change the file, the remedy must not replace the newer image with the older one.
 fn describe_other_image(specified: &str, installed: &str) -> String {
     let keep = format!("to keep {installed}, specify `image: {installed}` in the file");
     let replace = format!("`drophammer machine reinstall` installs {specified}");

@@ -86,7 +86,7 @@ impl ImportedDirectory {
         match fs::symlink_metadata(&path) {
             Err(error) => self.add_problem(&path, &error.to_string()),
             Ok(metadata) if metadata.is_symlink() => {
-                self.add_problem(&path, "symbolic links are not supported; replace the link by a copy of the file");
+                self.add_problem(&path, "symbolic links are not supported; replace the link with a copy of the file");
             }
             // Folders below `images/` contain only images, which are not documents.
             Ok(metadata) if metadata.is_dir() && depth > 0 && relative.starts_with("images/") => {

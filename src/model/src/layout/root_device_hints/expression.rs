@@ -195,7 +195,7 @@ fn parse_gib(text: &str) -> Result<u64, String> {
 fn parse_range(text: &str) -> Result<SizeCondition, String> {
     let usage = || {
         format!(
-            "a range must be written as {RANGE_IN} [ 10 20 ]; to exclude a bound, replace its bracket by a parenthesis"
+            "a range must be written as {RANGE_IN} [ 10 20 ]; to exclude a bound, replace its bracket with a parenthesis"
         )
     };
     let text = text.trim();

@@ -7,7 +7,7 @@ use crate::layout::{FilesystemFormat, FilesystemSpec};
 const MAX_PATH_BYTES: usize = 4095;
 /// NAME_MAX of the kernel.
 const MAX_NAME_BYTES: usize = 255;
-/// Label that mkfs.fat writes to a vfat without a label.
+/// Label that mkfs.fat writes to a vfat filesystem without a label.
 const VFAT_WITHOUT_LABEL: &str = "NO NAME";
 /// Characters that mkfs.fat refuses in a label, in addition to control characters.
 const NOT_IN_VFAT_LABELS: &str = "*?.,;:/\\|+=<>[]\"";

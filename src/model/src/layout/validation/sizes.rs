@@ -17,10 +17,11 @@ const EXTENT_MIB: u64 = 4;
 const LUKS_MIB: u64 = 16;
 /// Number of bytes in a MiB.
 const MIB: u64 = 1 << 20;
-/// Minimum size of an xfs in MiB: mkfs.xfs of xfsprogs 5.19 and later refuses to create a smaller filesystem.
+/// Minimum size of an xfs filesystem in MiB: mkfs.xfs of xfsprogs 5.19 and later refuses to create a smaller
+/// filesystem.
 pub const MIN_XFS_MIB: u64 = 300;
-/// Minimum size of an ext3 in MiB. In a smaller filesystem, mkfs.ext3 does not create a journal, and the kernel mounts
-/// a filesystem as ext3 only if it has a journal.
+/// Minimum size of an ext3 filesystem in MiB. In a smaller filesystem, mkfs.ext3 does not create a journal, and the
+/// kernel mounts a filesystem as ext3 only if it has a journal.
 pub const MIN_EXT3_MIB: u64 = 2;
 /// Largest supported sector size, in bytes. Limits are computed with this size, because the sector size of the disk is
 /// unknown without an inventory.

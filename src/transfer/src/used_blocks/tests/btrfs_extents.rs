@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates a btrfs from a directory with mkfs, without mounting it.
+/// Creates a btrfs filesystem from a directory with mkfs, without mounting it.
 fn btrfs_of_folder(dir: &Path, options: &[&str]) -> PathBuf {
     let (image, tree) = (empty(dir, "disk", 1024 * MIB), dir.join("tree"));
     fs::create_dir_all(&tree).unwrap();

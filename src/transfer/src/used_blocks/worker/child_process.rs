@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 /// Memory limit of the worker, in bytes: 24 MiB for ranges, 18 MiB for visited blocks, 32 MiB for the log of an XFS, 24
-/// MiB for the chunks of a btrfs, and a reserve.
+/// MiB for the chunks of a btrfs filesystem, and a reserve.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Limit on the worker's CPU time, in seconds. The largest bitmaps take a few seconds.
