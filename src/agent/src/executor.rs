@@ -89,7 +89,7 @@ pub(crate) struct PlanExecutor {
 pub(crate) struct ImageTrust {
     /// Public keys of the signers whose images are trusted.
     pub keys: image::SignatureKeys,
-    /// Oldest version of each operating system that may be installed.
+    /// Oldest permitted version of each operating system.
     pub minimum: image::MinimumVersions,
 }
 

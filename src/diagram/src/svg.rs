@@ -221,7 +221,7 @@ fn draw_connection(line: &Connector, color: &str, spare: bool, word: &str) -> Gr
 
 fn draw_legend(graph: &LayoutGraph) -> Group {
     let mut entries = Vec::new();
-    for (wipe, words) in [(true, "a reinstall erases the disk"), (false, "a reinstall keeps the disk")] {
+    for (wipe, words) in [(true, "a reinstall erases the disk"), (false, "a reinstall preserves the disk")] {
         if graph.layout.disks.iter().any(|disk| disk.wipeonreinstall == wipe) {
             entries.push((draw_frame(&Rect { x: 0.0, y: 0.0, width: 26.0, height: 16.0 }, &DISK, Some(wipe)), words));
         }

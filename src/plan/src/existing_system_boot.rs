@@ -223,7 +223,9 @@ fn mount_without_replay(
     let format = FilesystemFormat::ALL.into_iter().find(|format| format.name() == filesystem.kind);
     let Some((format, option)) = format.and_then(|format| Some((format, no_replay_option(format)?))) else {
         let held = content_descriptions::describe_signature(filesystem);
-        return Err(format!("{path} is on {device}, which contains {held} and cannot be mounted without writing"));
+        return Err(format!(
+            "{path} is on {device}, which contains {held} and cannot be mounted without writing to it"
+        ));
     };
     let options = ["ro", option].into_iter().filter(|option| !option.is_empty()).map(str::to_owned).collect();
     let mount = MountFilesystem { device: device.clone(), path: path.to_owned(), format, options, others: Vec::new() };

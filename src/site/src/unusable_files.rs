@@ -49,9 +49,9 @@ pub struct UnusableMachine {
 /// suffix counts as the id.
 #[derive(Debug, Clone, Default)]
 pub struct MachineFileErrors {
-    /// Machines that are not known because of the error.
+    /// Machines that the server does not know, because the error makes their files unusable.
     unusable: BTreeMap<String, UnusableMachine>,
-    /// Problems of machines that are known, for example by the last valid version of the file.
+    /// Problems of machines that the server knows nevertheless, for example from the last valid version of the file.
     known: BTreeMap<String, String>,
 }
 

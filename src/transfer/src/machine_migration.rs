@@ -57,7 +57,7 @@ pub enum SilenceState {
 }
 
 impl ControlSilence {
-    /// Records that the control plane has answered without information about the transfer.
+    /// Records that the control plane responded without information about the transfer.
     pub fn record_silence(&mut self) -> SilenceState {
         self.record_silence_at(Instant::now())
     }

@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 /// Power actions, each with the value of its form field and its description.
 pub(crate) const POWER_ACTIONS: [(PowerAction, &str, &str); 4] = [
-    (PowerAction::On, "on", "switch on"),
-    (PowerAction::Cycle, "cycle", "switch off and on, without a shutdown"),
-    (PowerAction::Off, "off", "switch off, without a shutdown"),
-    (PowerAction::Pxe, "pxe", "boot over PXE at the next boot; the power is not switched"),
+    (PowerAction::On, "on", "power on"),
+    (PowerAction::Cycle, "cycle", "power off and on immediately, without a shutdown"),
+    (PowerAction::Off, "off", "power off immediately, without a shutdown"),
+    (PowerAction::Pxe, "pxe", "boot over PXE at the next boot; the power state does not change"),
 ];
 
 /// `GET /machines/{id}/actions`: shows the forms.

@@ -84,7 +84,7 @@ pub(crate) fn ask_preserved_passphrase(
     let mut why = "";
     for _ in 0..MAXIMUM_ATTEMPTS {
         let question = format!(
-            "{why}type the passphrase of the preserved {purpose}, and press Enter. The passphrase is not shown. Without the passphrase, the reinstall is refused, unless its order permits leaving {purpose} locked: press Enter"
+            "{why}type the passphrase of the preserved {purpose}, and press Enter. The passphrase is not shown. To continue without the passphrase, press Enter: the reinstall is then refused, unless its order permits leaving {purpose} locked"
         );
         let typed = ask(&question, until)?.map(SecretText::new).unwrap_or_default();
         if typed.is_empty() || opens(&typed) {

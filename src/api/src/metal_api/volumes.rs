@@ -223,8 +223,8 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, install_state: &
     of_list.chain(left).collect()
 }
 
-/// Returns the observed state of a volume, as input for its lifecycle. The job that prepares the volume is the
-/// installation of the machine.
+/// Returns the observed state of a volume, as input for its lifecycle. Volumes are prepared by the installation of the
+/// machine, so the installation is the job of the lifecycle.
 fn observe_volume(
     volume: &K8sVolume,
     allocation: &AllocationSpec,

@@ -57,7 +57,7 @@ pub struct AddImageOptions {
 /// Value of `--format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FormatChoice {
-    /// Root filesystem as a tar, which may be compressed.
+    /// Root filesystem as a tar archive, which may be compressed.
     Tar,
     /// Raw disk image, which may be compressed.
     Raw,

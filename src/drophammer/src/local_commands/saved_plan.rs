@@ -76,7 +76,7 @@ impl SavedPlan {
         match planned.verdicts.is_some_and(|verdicts| verdicts.digest() == saved.approval.sha256) {
             true => Ok(saved),
             false => Err(invalid(
-                "the plan does not follow from the inputs in the file: the file was changed, or another version of drophammer wrote it",
+                "the plan cannot be reproduced from the inputs in the file: the file was changed, or another version of drophammer wrote it",
             )),
         }
     }

@@ -26,7 +26,7 @@ pub struct ImageSource {
     pub pull_secrets: Vec<PullSecret>,
     /// Trusted signature keys. If there is at least one, the image must be signed.
     pub keys: SignatureKeys,
-    /// Oldest version of each operating system that may be installed, compared with the version in the signed image id.
+    /// Oldest permitted version of each operating system, compared with the version in the signed image id.
     pub minimum: MinimumVersions,
 }
 

@@ -16,7 +16,7 @@ pub const IN_COMMENT: &str = "image:";
 /// File in the ramdisk with one image id per line: the oldest image of each operating system that may be installed.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
-/// Oldest version of each operating system that may be installed, and the image id from which the version was parsed.
+/// Oldest permitted version of each operating system, and the image id from which the version was parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MinimumVersions(BTreeMap<String, (ImageVersion, String)>);
 

@@ -40,7 +40,7 @@ impl DockerConfig {
     /// the text contains passwords.
     pub fn parse(text: &str) -> Result<DockerConfig, String> {
         serde_json::from_str(text).map_err(|error| {
-            format!("{line}:{column}: not a valid config.json of Docker", line = error.line(), column = error.column())
+            format!("{line}:{column}: not a valid Docker config.json", line = error.line(), column = error.column())
         })
     }
 

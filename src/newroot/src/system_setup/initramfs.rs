@@ -101,7 +101,7 @@ const SUPPORTED_TOOLS: [InitramfsTool; 4] = [
     },
 ];
 
-/// Maximum size of a file that lists modules, in bytes. Most such files have about half a megabyte.
+/// Maximum size of a file that lists modules, in bytes. Most such files are about half a megabyte large.
 const MAXIMUM_LIST_BYTES: u64 = 16 << 20;
 
 /// Requirement that an initramfs must meet to find the root filesystem.

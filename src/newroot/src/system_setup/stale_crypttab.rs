@@ -28,7 +28,7 @@ pub(crate) fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
     root.rewrite_file(CRYPTTAB, 0o600, lines.as_bytes())?;
     let names = names.join(", ");
     say(&format!(
-        "the image's {CRYPTTAB} lists {names}, which the layout does not create: commented out all entries of the file"
+        "the image's {CRYPTTAB} lists {names}, which the layout does not create: all entries of the file were commented out"
     ));
     Ok(())
 }
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "the image's /etc/crypttab lists root, swap, which the layout does not create: commented out all entries of the file"
+                "the image's /etc/crypttab lists root, swap, which the layout does not create: all entries of the file were commented out"
             ]
         );
         let expected = "# <target> <source>\n\n# drophammer: root UUID=1 none luks\n# drophammer:   swap /dev/sda3 /dev/urandom swap\n";

@@ -201,7 +201,7 @@ fn refuses_to_install_over_an_unmountable_root() {
     assert_eq!(
         reasons,
         [
-            "filesystems: this allocation is already installed, but its system cannot be booted from the ramdisk: / is on /dev/sda2, which contains zfs_member \"root\" and cannot be mounted without writing. Nothing will be installed. Boot the system from its disk. To install the system again, order a reinstall"
+            "filesystems: this allocation is already installed, but its system cannot be booted from the ramdisk: / is on /dev/sda2, which contains zfs_member \"root\" and cannot be mounted without writing to it. Nothing will be installed. Boot the system from its disk. To install the system again, order a reinstall"
         ]
     );
 }

@@ -77,7 +77,7 @@ const ADDITIONAL_MODULES: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Maximum size of a GRUB image in bytes. Most GRUB images have about four megabytes.
+/// Maximum size of a GRUB image in bytes. Most GRUB images are about four megabytes large.
 const MAXIMUM_IMAGE_BYTES: u64 = 64 << 20;
 
 pub(crate) fn is_available(root: &NewRoot, architecture: Architecture) -> bool {
