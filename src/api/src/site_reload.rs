@@ -3,7 +3,7 @@
 use http_server::server_log::ServerLog;
 use site::ganeti_os_definitions;
 use site::loader::{SiteChanges, SiteLoader, SiteScan};
-use site::machine_refresh::ChangedMachine;
+use site::machine_refresh::{ChangedMachine, RefreshedSite};
 use site::snapshot::SiteSnapshot;
 use site::yaml_folder::annotate_problem;
 use std::collections::BTreeSet;
@@ -38,41 +38,13 @@ pub struct SiteReloader {
     /// `earliest`.
     due: Instant,
     earliest: Instant,
-    /// Times of the updates of individual machines since the last full scan; `None` if there was no such update.
-    refreshed: Option<MachineUpdates>,
-    /// Duration of the last full scan.
-    scan_duration: Duration,
-}
-
-/// Times of the first and the last update of individual machines since the last full scan. The next full scan determines
-/// the notes about these machines.
-#[derive(Debug, Clone, Copy)]
-struct MachineUpdates {
-    first: Instant,
-    last: Instant,
-}
-
-impl MachineUpdates {
-    /// Returns whether a full scan is due. During a full scan, machines whose files are created have to wait, so the scan
-    /// waits for a pause between the updates, unless it was delayed for long.
-    fn is_scan_due(self, scan_duration: Duration, now: Instant) -> bool {
-        let (since_first, since_last) = (now - self.first, now - self.last);
-        since_last >= SETTLE_AFTER + scan_duration * PAUSE_PER_SCAN
-            || since_first >= LONGEST_SETTLING.max(scan_duration * SETTLE_PER_SCAN)
-    }
 }
 
 /// Function that returns a copy of a snapshot in which some machines are up to date.
-type Refresh = fn(&mut SiteLoader, &SiteSnapshot, &[ChangedMachine]) -> Option<SiteSnapshot>;
+type Refresh = fn(&mut SiteLoader, &SiteSnapshot, &[ChangedMachine]) -> Option<RefreshedSite>;
 
 /// Pause after a scan, as a multiple of its duration. With ten thousand machine files, a scan takes a second.
 const PAUSE_PER_SCAN: u32 = 2;
-/// Minimum pause between updates of individual machines in which a full scan begins.
-const SETTLE_AFTER: Duration = Duration::from_secs(1);
-/// Minimum time after the first update of an individual machine after which a full scan begins without a pause.
-const LONGEST_SETTLING: Duration = Duration::from_secs(10);
-/// Minimum of this time, as a multiple of the duration of a scan: fewer than one in a hundred machines waits for a scan.
-const SETTLE_PER_SCAN: u32 = 200;
 
 impl SiteReloader {
     pub fn new(
@@ -82,18 +54,7 @@ impl SiteReloader {
         publish: published::Sender<Arc<SiteSnapshot>>,
     ) -> SiteReloader {
         let (logged_problems, noted, now) = (BTreeSet::new(), BTreeSet::new(), Instant::now());
-        SiteReloader {
-            state,
-            loader,
-            watch,
-            publish,
-            logged_problems,
-            noted,
-            due: now,
-            earliest: now,
-            refreshed: None,
-            scan_duration: Duration::ZERO,
-        }
+        SiteReloader { state, loader, watch, publish, logged_problems, noted, due: now, earliest: now }
     }
 
     pub fn run(
@@ -143,25 +104,37 @@ impl SiteReloader {
     /// necessary.
     fn try_refresh(&mut self, changed: &[ChangedMachine], refresh: Refresh) -> bool {
         let current = self.publish.borrow().clone();
-        let refreshed = catch_unwind(AssertUnwindSafe(|| refresh(&mut self.loader, &current, changed)));
-        let Ok(Some(snapshot)) = refreshed else { return false };
+        let refreshed = match catch_unwind(AssertUnwindSafe(|| refresh(&mut self.loader, &current, changed))) {
+            Ok(refreshed) => refreshed,
+            Err(_) => {
+                self.loader.discard_incomplete_scan();
+                None
+            }
+        };
+        let Some(RefreshedSite { snapshot, notes }) = refreshed else { return false };
         self.publish.send_replace(Arc::new(snapshot));
-        if changed.is_empty() {
-            return true;
+        for (path, notes) in notes {
+            let prefix = format!("{}:", path.display());
+            self.noted.retain(|note| !note.starts_with(&prefix) || notes.contains(note));
+            self.log_new_notes(notes);
         }
-        let last = Instant::now();
-        let first = self.refreshed.map_or(last, |updates| updates.first);
-        self.refreshed = Some(MachineUpdates { first, last });
         true
+    }
+
+    /// Logs the notes that are not current yet.
+    fn log_new_notes(&mut self, notes: impl IntoIterator<Item = String>) {
+        for note in notes {
+            if self.noted.insert(note.clone()) {
+                self.watch.log_note(note);
+            }
+        }
     }
 
     /// Scans the directory. Catches panics, so that one file cannot end the thread.
     fn try_rescan(&mut self, scan_interval: Duration) {
         let began = Instant::now();
-        if self.refreshed.is_some_and(|updates| updates.is_scan_due(self.scan_duration, began)) {
-            self.loader.require_new_snapshot();
-        }
         if catch_unwind(AssertUnwindSafe(|| self.rescan())).is_err() {
+            self.loader.discard_incomplete_scan();
             self.watch.log_problem("the server's directory cannot be read because of an internal error: the files that were read before stay in force".to_owned());
         }
         let (took, now) = (began.elapsed(), Instant::now());
@@ -170,7 +143,6 @@ impl SiteReloader {
 
     fn rescan(&mut self) {
         self.state.check_file();
-        let began = Instant::now();
         match self.loader.find_changes() {
             SiteChanges::None => return,
             // The periodic scan has found a file before the request that wrote the file has announced it.
@@ -178,7 +150,6 @@ impl SiteReloader {
             SiteChanges::Machines(_) | SiteChanges::All => {}
         }
         let SiteScan { mut directory, problems, notes } = self.loader.build_snapshot();
-        (self.scan_duration, self.refreshed) = (began.elapsed(), None);
         directory.problems.clone_from(&problems);
         let problems: BTreeSet<String> = problems.into_iter().collect();
         for new in problems.difference(&self.logged_problems) {
@@ -189,34 +160,8 @@ impl SiteReloader {
         }
         self.logged_problems = problems;
         let notes: BTreeSet<String> = notes.into_iter().collect();
-        for new in notes.difference(&self.noted) {
-            self.watch.log_note(new.clone());
-        }
-        self.noted = notes;
+        self.noted.retain(|note| notes.contains(note));
+        self.log_new_notes(notes);
         self.publish.send_replace(Arc::new(directory));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn full_scan_waits_for_a_pause_between_updates() {
-        let first = Instant::now();
-        let second = Duration::from_secs(1);
-        for (last, now, scan_duration, is_due) in [
-            (0, 1, Duration::ZERO, true),
-            (1, 1, Duration::ZERO, false),
-            (9, 9, Duration::ZERO, false),
-            (10, 10, Duration::ZERO, true),
-            (0, 2, second, false),
-            (0, 3, second, true),
-            (199, 199, second, false),
-            (200, 200, second, true),
-        ] {
-            let updates = MachineUpdates { first, last: first + second * last };
-            assert_eq!(updates.is_scan_due(scan_duration, first + second * now), is_due, "{last} {now}");
-        }
     }
 }

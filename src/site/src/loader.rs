@@ -170,6 +170,13 @@ impl SiteLoader {
         self.stale = true;
     }
 
+    /// Discards the results of a scan that has panicked. It may have read changes that are in no snapshot yet, so that only a
+    /// complete snapshot may claim their revision.
+    pub fn discard_incomplete_scan(&mut self) {
+        self.allocation_checks.clear();
+        self.stale = true;
+    }
+
     /// Returns a new snapshot, or `None` if nothing has changed since the last scan.
     pub fn rescan(&mut self) -> Option<SiteScan> {
         match self.find_changes() {

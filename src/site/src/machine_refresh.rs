@@ -4,7 +4,10 @@
 use crate::loader::{SettledMachine, SiteLoader, check_machine_allocation};
 use crate::operator_files::MachineSpec;
 use crate::snapshot::SiteSnapshot;
-use std::path::PathBuf;
+use crate::yaml_folder::format_problem;
+use common::format::os_error_messages::without_os_error_numbers;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Machine whose file or whose records have changed.
@@ -15,73 +18,59 @@ pub struct ChangedMachine {
     pub file: Option<PathBuf>,
 }
 
+/// Snapshot in which some machines were updated.
+pub struct RefreshedSite {
+    pub snapshot: SiteSnapshot,
+    /// Remarks for the operator about the updated machines, by the path of the machine file.
+    pub notes: BTreeMap<PathBuf, Vec<String>>,
+}
+
 impl SiteLoader {
     /// Returns a copy of the snapshot in which these machines are up to date. Returns `None` if only a scan can
     /// determine their state: during migrations, or if one of the machines has a problem, or may share an id, a MAC or a
     /// management controller with another machine.
-    pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<SiteSnapshot> {
+    pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<RefreshedSite> {
         if self.stale || !self.state.list_live_migrations_blocking().ok()?.is_empty() {
             return None;
         }
         if self.refresh_documents() {
             return None;
         }
-        let mut snapshot = current.clone();
+        let mut refreshed = RefreshedSite { snapshot: current.clone(), notes: BTreeMap::new() };
         for machine in changed {
-            self.refresh_machine(&mut snapshot, machine)?;
+            self.refresh_machine(&mut refreshed, machine)?;
         }
-        Some(snapshot)
+        Some(refreshed)
     }
 
     /// Returns a copy of the snapshot with the changes that [`SiteLoader::find_changes`] has found, provided that only these
     /// machines have changed. Returns `None` under the same conditions as [`SiteLoader::refresh_machines`].
-    pub fn apply_found_changes(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<SiteSnapshot> {
-        let snapshot = self.refresh_machines(current, changed)?;
-        Some(SiteSnapshot { revision: self.revision, ..snapshot })
+    pub fn apply_found_changes(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<RefreshedSite> {
+        let mut refreshed = self.refresh_machines(current, changed)?;
+        refreshed.snapshot.revision = self.revision;
+        Some(refreshed)
     }
 
-    fn refresh_machine(&mut self, snapshot: &mut SiteSnapshot, changed: &ChangedMachine) -> Option<()> {
+    fn refresh_machine(&mut self, refreshed: &mut RefreshedSite, changed: &ChangedMachine) -> Option<()> {
         let ChangedMachine { id, file } = changed;
-        let known = snapshot.machine_files.get(id);
-        if let Some(path) = file.as_ref().or(known).cloned() {
-            if known.is_some_and(|known| *known != path) {
-                return None;
-            }
-            if snapshot.machine_files.iter().any(|(other, file)| other != id && *file == path) {
-                return None;
-            }
-            let named = path.display().to_string();
-            if snapshot.problems.iter().any(|problem| problem.starts_with(&named)) {
-                return None;
-            }
-            let mut others = self.machines.entries.iter().filter(|(other, _)| **other != path);
-            if known.is_none()
-                && others.any(|(_, entry)| entry.last_valid.as_ref().is_some_and(|other| other.id == *id))
-            {
+        let snapshot = &mut refreshed.snapshot;
+        if let Some(path) = file.as_ref().or(snapshot.machine_files.get(id)).cloned() {
+            if self.may_concern_others(snapshot, id, &path) {
                 return None;
             }
             // The revision is read first, so that it is never newer than the text.
             let revision = self.documents.revision_of(&path);
-            self.machines.rescan_file(path.clone());
             self.allocation_checks.remove(&path);
+            self.machines.rescan_file(path.clone());
             let entry = self.machines.entries.get_mut(&path)?;
             let machine = entry.newest.as_ref().ok().filter(|machine| machine.id == *id)?;
             let settled = check_machine_allocation(&mut self.definitions, &self.state, &snapshot.known, machine);
-            let SettledMachine { machine, contradiction: None, .. } = settled.ok()? else { return None };
+            let SettledMachine { machine, notes, contradiction: None, .. } = settled.ok()? else { return None };
             entry.last_valid = entry.newest.as_ref().ok().cloned();
-            for mac in &machine.macs {
-                match snapshot.macs.get(mac).map(Vec::as_slice) {
-                    None | Some([]) => snapshot.macs.insert_mut(mac.clone(), vec![id.clone()]),
-                    Some([only]) if only == id => {}
-                    Some(_) => return None,
-                }
-            }
-            let controller = |machine: &MachineSpec| machine.bmc.as_ref().map(|bmc| bmc.at.clone());
-            match snapshot.find_machine(id) {
-                Some(before) if before.macs == machine.macs && controller(before) == controller(&machine) => {}
-                None if !snapshot.controllers.is_used_by_another(&machine) => snapshot.controllers.add(&machine),
-                _ => return None,
-            }
+            update_index(snapshot, &machine)?;
+            let notes =
+                notes.iter().map(|note| without_os_error_numbers(&format_problem(&path, note, false)).into_owned());
+            refreshed.notes.insert(path.clone(), notes.collect());
             snapshot.machine_files.insert_mut(id.clone(), path);
             snapshot.machines.insert_mut(id.clone(), Arc::new(machine));
             revision.into_iter().for_each(|revision| snapshot.machine_revisions.insert_mut(id.clone(), revision));
@@ -89,6 +78,43 @@ impl SiteLoader {
         let updates = snapshot.updates.get(id).copied().unwrap_or_default();
         snapshot.updates.insert_mut(id.clone(), updates + 1);
         Some(())
+    }
+
+    /// Returns whether the file of the machine may concern other machines: it contained another machine before, another
+    /// file contains the machine, or a problem mentions the file or the machine.
+    fn may_concern_others(&self, snapshot: &SiteSnapshot, id: &str, path: &Path) -> bool {
+        let known = snapshot.machine_files.get(id);
+        // Comparing the text of paths is much faster than comparing their components.
+        let is_same = |other: &Path| other.as_os_str() == path.as_os_str();
+        let named = path.display().to_string();
+        let is_mentioned = snapshot.problems.iter().any(|problem| problem.contains(&named) || problem.contains(id));
+        let contained_other = snapshot.machine_files.iter().any(|(other, file)| other != id && is_same(file));
+        let mut others = self.machines.entries.iter().filter(|(other, _)| !is_same(other));
+        let is_in_other_file =
+            known.is_none() && others.any(|(_, entry)| entry.last_valid.as_ref().is_some_and(|other| other.id == *id));
+        known.is_some_and(|known| !is_same(known)) || is_mentioned || contained_other || is_in_other_file
+    }
+}
+
+/// Adds the MACs and the management controller of the machine to the snapshot. Returns `None` if another machine may have
+/// them, or if they have changed.
+fn update_index(snapshot: &mut SiteSnapshot, machine: &MachineSpec) -> Option<()> {
+    let id = &machine.id;
+    for mac in &machine.macs {
+        match snapshot.macs.get(mac).map(Vec::as_slice) {
+            None | Some([]) => snapshot.macs.insert_mut(mac.clone(), vec![id.clone()]),
+            Some([only]) if only == id => {}
+            Some(_) => return None,
+        }
+    }
+    let controller = |machine: &MachineSpec| machine.bmc.as_ref().map(|bmc| bmc.at.clone());
+    match snapshot.find_machine(id) {
+        Some(before) if before.macs == machine.macs && controller(before) == controller(machine) => Some(()),
+        None if !snapshot.controllers.is_used_by_another(machine) => {
+            snapshot.controllers.add(machine);
+            Some(())
+        }
+        _ => None,
     }
 }
 
@@ -134,7 +160,8 @@ mod tests {
         }
 
         fn refresh(&mut self, number: u32, file: Option<PathBuf>) -> Option<SiteSnapshot> {
-            self.loader.refresh_machines(&self.snapshot, &[ChangedMachine { id: id(number), file }])
+            let refreshed = self.loader.refresh_machines(&self.snapshot, &[ChangedMachine { id: id(number), file }]);
+            refreshed.map(|refreshed| refreshed.snapshot)
         }
     }
 
@@ -166,7 +193,7 @@ mod tests {
         let file = site.write(7, "52:54:00:00:00:07", "");
         let SiteChanges::Machines(changed) = site.loader.find_changes() else { panic!() };
         assert_eq!(changed, [ChangedMachine { id: id(7), file: Some(file.clone()) }]);
-        let new = site.loader.refresh_machines(&site.snapshot, &changed).unwrap();
+        let new = site.loader.refresh_machines(&site.snapshot, &changed).unwrap().snapshot;
         assert_eq!(new.machine_files[&id(7)], file);
         // The file now describes another machine, so the machine that it described has no file.
         fs::write(&file, format!("id: {}\nname: m8\nmacs: ['52:54:00:00:00:08']\n", id(8))).unwrap();

@@ -52,6 +52,11 @@ impl Approvals {
         Approvals { all, unread, only, ignored: false }
     }
 
+    /// Returns whether an approval file exists for the machine, usable or not.
+    pub fn contains(&self, machine: &str) -> bool {
+        self.all.contains_key(machine)
+    }
+
     /// If the machine's approval applies to an allocation other than `allocation`, returns the id of that allocation.
     /// Otherwise, or if the machine has no usable approval, returns `None`.
     pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {

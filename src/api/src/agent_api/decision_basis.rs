@@ -32,16 +32,18 @@ impl DecisionBasis {
             return Ok(DecisionBasis { directory, documents: Vec::new() });
         };
         let revision = directory.revision.unwrap_or_default();
-        let mut paths = vec![plan_approvals::approval_path(&app.dir, id), app.dir.join(image_states::FILE)];
+        let approval = plan_approvals::approval_path(&app.dir, id);
+        let states = app.dir.join(image_states::FILE);
         let machine_file = directory.machine_files.get(id).cloned();
-        paths.extend(machine_file.clone());
+        let required = [
+            Some((approval, directory.known.approvals.contains(id), revision)),
+            Some((states, false, revision)),
+            machine_file.map(|path| (path, true, directory.machine_file_revision(id))),
+        ];
         let mut documents = Vec::new();
-        for path in paths {
+        for (path, is_in_snapshot, revision) in required.into_iter().flatten() {
             let found = find_document(app, &stored, &path);
-            let is_machine_file = machine_file.as_ref() == Some(&path);
-            let is_missing = found.is_none() && is_machine_file;
-            let revision = if is_machine_file { directory.machine_file_revision(id) } else { revision };
-            if is_missing || found.is_some_and(|(_, changed)| changed > revision) {
+            if is_outdated(is_in_snapshot, revision, found.map(|(_, changed)| changed)) {
                 return Err(request_repetition(app, id).await);
             }
             let text = found.map(|(text, _)| text.to_owned());
@@ -49,6 +51,12 @@ impl DecisionBasis {
         }
         Ok(DecisionBasis { directory, documents })
     }
+}
+
+/// Returns whether the newest known version of a document is not in the snapshot yet. `changed` is the revision of the
+/// newest version, or `None` if the document was removed.
+fn is_outdated(is_in_snapshot: bool, snapshot_revision: i64, changed: Option<i64>) -> bool {
+    changed.map_or(is_in_snapshot, |changed| changed > snapshot_revision)
 }
 
 /// Returns the text of a document, and the revision in which it was last changed.
@@ -68,4 +76,24 @@ pub(super) async fn request_repetition(app: &AppState, id: &str) -> ApiError {
         the request"
     );
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_require_the_newest_known_documents() {
+        for (is_in_snapshot, changed, expected) in [
+            (true, Some(4), false),
+            (true, Some(5), false),
+            (true, Some(6), true),
+            // The document was removed, for example an approval that was withdrawn.
+            (true, None, true),
+            (false, None, false),
+            (false, Some(6), true),
+        ] {
+            assert_eq!(is_outdated(is_in_snapshot, 5, changed), expected, "{is_in_snapshot} {changed:?}");
+        }
+    }
 }

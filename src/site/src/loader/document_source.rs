@@ -90,7 +90,7 @@ mod tests {
         // The server finds the change of another server.
         store(&state, Some(1), PATH, machine("two"));
         let SiteChanges::Machines(changed) = loader.find_changes() else { panic!() };
-        let found = loader.apply_found_changes(&first, &changed).unwrap();
+        let found = loader.apply_found_changes(&first, &changed).unwrap().snapshot;
         assert_eq!((found.display_name(MACHINE_ID), found.revision), ("two", Some(2)));
         assert!(matches!(loader.find_changes(), SiteChanges::None));
 
@@ -98,12 +98,12 @@ mod tests {
         // machine file is known.
         store(&state, Some(2), PATH, machine("three"));
         let requested = ChangedMachine { id: MACHINE_ID.to_owned(), file: Some(dir.path().join(PATH)) };
-        let requested = loader.refresh_machines(&found, &[requested]).unwrap();
+        let requested = loader.refresh_machines(&found, &[requested]).unwrap().snapshot;
         assert_eq!((requested.display_name(MACHINE_ID), requested.revision), ("three", Some(2)));
         assert_eq!((requested.machine_file_revision(MACHINE_ID), requested.machine_file_revision("other")), (3, 2));
         let SiteChanges::Machines(changed) = loader.find_changes() else { panic!() };
         assert_eq!(changed, []);
-        assert_eq!(loader.apply_found_changes(&requested, &changed).unwrap().revision, Some(3));
+        assert_eq!(loader.apply_found_changes(&requested, &changed).unwrap().snapshot.revision, Some(3));
 
         store(&state, Some(3), "image-states.yaml", "hidden: [d]\n".to_owned());
         assert!(matches!(loader.find_changes(), SiteChanges::All));
