@@ -90,6 +90,8 @@ pub fn run_program<C: FromArgMatches>(
         Ok(cli) => cli,
         Err(mut error) => {
             let arguments: Vec<String> = std::env::args_os().skip(1).map(|word| word.display().to_string()).collect();
+            // Only a built command contains its global options and its help.
+            command.build();
             suggestions::correct_suggestions(&mut error, &command, &arguments);
             let wrong = error.use_stderr();
             print_usage(&error);

@@ -235,9 +235,10 @@ pub(crate) fn select_objects<'a, T>(
     let mut chosen: Vec<&T> = objects.iter().collect();
     for filter in filters {
         let (column, patterns) = list.parse_filter(filter)?;
+        let patterns = list.split_patterns(column, patterns)?;
         chosen.retain(|object| {
             let cell = (column.cell)(object);
-            matches_any(&cell.text, patterns) || cell.value.is_some_and(|value| matches_any(&value, patterns))
+            matches_any(&cell.text, &patterns) || cell.value.is_some_and(|value| matches_any(&value, &patterns))
         });
     }
     Ok(chosen)
@@ -271,11 +272,9 @@ fn list_refusal(why: String) -> Error {
     Error::refusal(Phase::Settings, why)
 }
 
-/// Returns whether the text matches one of the patterns, which are separated by commas. Text that contains commas, such
-/// as a sentence, matches the same text.
-fn matches_any(text: &str, patterns: &str) -> bool {
-    let mut alternatives = patterns.split(',').filter(|pattern| !pattern.is_empty());
-    matches_pattern(text, patterns) || alternatives.any(|pattern| matches_pattern(text, pattern))
+/// Returns whether the text matches one of the patterns.
+fn matches_any(text: &str, patterns: &[&str]) -> bool {
+    patterns.iter().any(|pattern| matches_pattern(text, pattern))
 }
 
 /// Returns whether the text matches the pattern, regardless of case. `*` in the pattern matches any text.

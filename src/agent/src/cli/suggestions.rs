@@ -52,9 +52,10 @@ fn replace_context(error: &mut Error, kind: ContextKind, value: Option<ContextVa
     };
 }
 
-/// Returns the command that the arguments before the invalid word select.
+/// Returns the command that the arguments before the last occurrence of the invalid word select.
 fn find_command<'a>(command: &'a Command, arguments: &[String], invalid: &str) -> &'a Command {
-    let before = arguments.iter().take_while(|argument| argument.split('=').next() != Some(invalid));
+    let last = arguments.iter().rposition(|argument| argument.split('=').next() == Some(invalid));
+    let before = arguments.iter().take(last.unwrap_or(arguments.len()));
     before.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command))
 }
 
@@ -77,10 +78,12 @@ mod tests {
         let image = Command::new("image").subcommand_required(true).subcommand(list.arg(format));
         let hidden = ["image-worker", "imag"].map(|name| Command::new(name).hide(true));
         let command = Command::new("drophammer").subcommand_required(true);
-        let command = command.subcommands(hidden).subcommand(image).subcommand(Command::new("os"));
+        let command = command.arg(switch("server").global(true));
+        let mut command = command.subcommands(hidden).subcommand(image).subcommand(Command::new("os"));
         let words = ["drophammer"].iter().chain(arguments);
         let mut error = command.clone().try_get_matches_from(words).unwrap_err();
         let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+        command.build();
         correct_suggestions(&mut error, &command, &arguments);
         error.render().to_string()
     }
@@ -90,13 +93,16 @@ mod tests {
         for (arguments, expected) in [
             (&["imgae"][..], "a similar subcommand exists: 'image'"),
             (&["image", "lits"], "a similar subcommand exists: 'list'"),
+            (&["image", "list", "--sevrer"], "a similar argument exists: '--server'"),
             (&["image", "list", "--ouptut"], "a similar argument exists: '--output'"),
             (&["image", "list", "--format", "jsno"], "a similar value exists: 'json'"),
         ] {
             let text = usage_error(arguments);
             assert!(text.contains(expected), "{arguments:?}: {text}");
         }
-        for arguments in [&["nonsense"][..], &["image-workr"], &["image", "os"], &["image", "list", "--outdri"]] {
+        for arguments in
+            [&["nonsense"][..], &["image-workr"], &["image", "os"], &["image", "image"], &["image", "list", "--outdri"]]
+        {
             let text = usage_error(arguments);
             assert!(!text.contains("similar") && !text.contains("\n\n\n"), "{arguments:?}: {text}");
         }

@@ -110,6 +110,37 @@ impl<'a, T> ObjectList<'a, T> {
         Ok((self.find_column("--filter", key)?, value))
     }
 
+    /// Splits the value of a filter at its commas. The whole value is also a pattern, because it may be text that contains
+    /// commas. Patterns for prose are not split.
+    ///
+    /// # Errors
+    /// Returns an error if the value would select more objects than was probably intended, since filters also select the
+    /// machines of a reinstall: if it contains another condition, or `*` as one of several values.
+    pub(super) fn split_patterns<'f>(
+        &self,
+        column: &ListColumn<'a, T>,
+        value: &'f str,
+    ) -> Result<Vec<&'f str>, String> {
+        let parts: Vec<&str> = value.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+        if parts.len() < 2 || column.is_prose {
+            return Ok(vec![value]);
+        }
+        if let Some(part) = parts.iter().find(|part| part.chars().all(|letter| letter == '*')) {
+            return Err(format!(
+                "--filter: {part} matches every value, so the other values of {value:?} have no effect"
+            ));
+        }
+        let is_condition =
+            |part: &&&str| part.split_once('=').is_some_and(|(key, _)| self.find_column("--filter", key).is_ok());
+        if let Some(part) = parts.iter().find(is_condition) {
+            return Err(format!(
+                "--filter: {part} is another condition, and commas separate the values of one condition: specify `--filter \
+                 {part}` separately"
+            ));
+        }
+        Ok(std::iter::once(value).chain(parts).collect())
+    }
+
     /// Sorts objects by a column, in natural order: rack2 precedes rack10. Objects without a value are last. Objects
     /// with equal values are sorted by name.
     pub(crate) fn sort(&self, objects: &mut [&T], key: Option<&str>) -> Result<(), String> {

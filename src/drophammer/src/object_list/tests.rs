@@ -106,17 +106,30 @@ fn asterisk_in_pattern_matches_any_text() {
 }
 
 #[test]
-fn commas_separate_patterns_or_are_part_of_the_text() {
-    for (text, patterns, expected) in [
+fn commas_separate_values_or_are_part_of_the_text() {
+    let list = racks();
+    let phase = list.find_column("--filter", "phase").unwrap();
+    for (text, value, expected) in [
         ("failed", "waiting,failed", true),
+        ("failed", "waiting, failed", true),
         ("failed", "waiting,new", false),
         ("no disk, no network", "no disk, no network", true),
         ("no disk, no network", "*disk, no*", true),
         ("", ",", false),
         ("", "failed,-", true),
     ] {
-        assert_eq!(matches_any(text, patterns), expected, "{text} {patterns}");
+        let patterns = list.split_patterns(phase, value).unwrap();
+        assert_eq!(matches_any(text, &patterns), expected, "{text} {value}");
     }
+    // These values would select more objects than intended.
+    for (value, message) in
+        [("failed,name=rack1", "name=rack1 is another condition"), ("failed,*", "* matches every value")]
+    {
+        let refused = list.split_patterns(phase, value).unwrap_err();
+        assert!(refused.contains(message), "{refused}");
+    }
+    let message = ListColumn::new("message", |rack: &Value| text_of_field(rack, "message")).with_prose();
+    assert_eq!(list.split_patterns(&message, "*1 of 3, started*").unwrap(), ["*1 of 3, started*"]);
 }
 
 #[test]

@@ -50,7 +50,9 @@ pub(crate) fn forecast_plan(
     let lost_bytes = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
     let subject = ForecastSubject { name, image: &image, registered };
     let text = format_forecast(&subject, is_reinstall, &planned, options.json)?;
-    Ok((text, choose_outcome(options, lost_bytes)))
+    // Without verdicts, the requested installation is already on the disks.
+    let outcome = if planned.verdicts.is_some() { choose_outcome(options, lost_bytes) } else { CommandOutcome::Good };
+    Ok((text, outcome))
 }
 
 /// Machine, image and inventory to which a forecast refers.

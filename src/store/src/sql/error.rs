@@ -98,7 +98,7 @@ impl fmt::Display for Error {
 }
 
 /// Remedy for a damaged database file, as an appendix to the error message.
-pub(crate) const RESTORE_REMEDY: &str = "; restore a backup with `drophammer serve restore`";
+pub(crate) const RESTORE_REMEDY: &str = "; restore an undamaged backup with `drophammer serve restore`";
 
 /// Returns the remedy for a database file that is damaged or cannot be used now, as an appendix to the error message; empty for other
 /// errors.
@@ -198,7 +198,7 @@ mod tests {
         for code in [rusqlite::ffi::SQLITE_CORRUPT, rusqlite::ffi::SQLITE_NOTADB] {
             let damaged = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
             let text = convert_error(Error::Sqlite(damaged), "read the orders").to_coded_text();
-            assert!(text.contains("; restore a backup with `drophammer serve restore`"), "{text}");
+            assert!(text.contains("; restore an undamaged backup with `drophammer serve restore`"), "{text}");
         }
     }
 }

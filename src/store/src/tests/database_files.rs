@@ -77,7 +77,7 @@ fn file_that_is_not_a_database_is_refused() {
     fs::write(&path, "not a database, but long enough to be read as one, and then some more of it").unwrap();
     let error = ServerState::open(&path, Duration::ZERO).err().unwrap().to_string();
     assert!(error.contains("open the database") && error.contains("not a database"), "{error}");
-    assert!(error.contains("restore a backup with `drophammer serve restore`"), "{error}");
+    assert!(error.contains("restore an undamaged backup with `drophammer serve restore`"), "{error}");
 }
 
 /// Tests databases with zeroed or altered sectors, and truncated databases. Each one is either refused, or still
