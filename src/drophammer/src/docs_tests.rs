@@ -4,6 +4,7 @@ mod compared_commands;
 mod error_codes;
 mod links;
 mod messages;
+mod rescue_shell;
 mod traceability_tables;
 
 use common::diagnostic::join_problems;
