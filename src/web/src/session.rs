@@ -124,6 +124,10 @@ pub(crate) async fn post_login(
         }
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
+    if !app.sessions.count_login(&identity.user) {
+        let why = "too many logins of this user: wait a minute";
+        return page_frame::render_login(&app, StatusCode::TOO_MANY_REQUESTS, Some(why));
+    }
     let cookie = match app.sessions.start_session(&identity.user, hash) {
         Ok(cookie) => cookie,
         Err(error) => return page_frame::render_error(&app, None, error.into()),

@@ -28,7 +28,11 @@ const MAXIMUM_SESSIONS: usize = 512;
 /// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed against
 /// guessing, since the token is long and random.
 const MAXIMUM_WRONG_TOKENS: u32 = 10;
-const WRONG_TOKEN_WINDOW: Duration = Duration::from_secs(60);
+/// Maximum number of logins per user and minute. Each login is an entry of the audit log, whose number of entries is
+/// limited, so a user must not displace other entries with logins.
+const MAXIMUM_LOGINS: u32 = 30;
+/// Period after which the counts of wrong tokens and of logins start again.
+const COUNT_WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of addresses for which wrong tokens are counted.
 const MAXIMUM_WRONG_TOKEN_ADDRESSES: usize = 1024;
 
@@ -40,6 +44,8 @@ pub struct LoginSessions(Arc<Mutex<SessionTable>>);
 struct SessionTable {
     sessions: HashMap<TokenHash, LoginSession>,
     wrong: HashMap<IpAddr, (u32, Instant)>,
+    /// Number of logins of each user, and the time of the first of them.
+    logins: HashMap<String, (u32, Instant)>,
 }
 
 struct LoginSession {
@@ -75,7 +81,8 @@ impl LoginSessions {
     fn lock_table(&self) -> MutexGuard<'_, SessionTable> {
         let mut known = lock_mutex(&self.0);
         known.sessions.retain(|_, session| session.created.elapsed() < SESSION_LIFETIME);
-        known.wrong.retain(|_, (_, since)| since.elapsed() < WRONG_TOKEN_WINDOW);
+        known.wrong.retain(|_, (_, since)| since.elapsed() < COUNT_WINDOW);
+        known.logins.retain(|_, (_, since)| since.elapsed() < COUNT_WINDOW);
         known
     }
 
@@ -150,6 +157,14 @@ impl LoginSessions {
     pub fn may_try(&self, ClientAddress(address): ClientAddress) -> bool {
         let known = self.lock_table();
         known.wrong.get(&address).is_none_or(|(times, _)| *times < MAXIMUM_WRONG_TOKENS)
+    }
+
+    /// Counts a login of a user who has authenticated. Returns whether the user may log in.
+    pub fn count_login(&self, user: &str) -> bool {
+        let mut known = self.lock_table();
+        let (logins, _) = known.logins.entry(user.to_owned()).or_insert((0, Instant::now()));
+        *logins += 1;
+        *logins <= MAXIMUM_LOGINS
     }
 
     /// Counts a wrong token of an address. If the table of addresses is full, its oldest entry is removed first, so

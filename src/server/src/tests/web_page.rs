@@ -67,6 +67,11 @@ impl Browser<'_> {
         rest.split('"').next().unwrap().to_owned()
     }
 
+    pub(super) async fn log_out(&self) {
+        let token = self.token().await;
+        assert_eq!(self.post("/logout", &[], &[("form", &token)]).await.status, 303);
+    }
+
     pub(super) async fn post(&self, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
         self.server.post(path, &[&[("Cookie", self.cookie.as_str())], headers].concat(), fields).await
     }
@@ -121,8 +126,7 @@ async fn pages_require_a_login() {
     for (headers, token) in [(&[][..], "x".to_owned()), (&[("Origin", "http://evil")], browser.token().await)] {
         assert_eq!(browser.post("/logout", headers, &[("form", &token)]).await.status, 403);
     }
-    let token = browser.token().await;
-    assert_eq!(browser.post("/logout", &[], &[("form", &token)]).await.status, 303);
+    browser.log_out().await;
     assert_eq!(browser.get("/").await.status, 303);
 }
 
