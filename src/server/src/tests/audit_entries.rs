@@ -4,7 +4,7 @@ use super::*;
 use api::access::route_access::{RouteAccess, all_rules, is_query};
 
 impl Running {
-    async fn audit(&self, query: &str) -> Vec<Value> {
+    pub(super) async fn audit(&self, query: &str) -> Vec<Value> {
         self.v1("GET", &format!("/v1/audit?{query}"), &Value::Null).await.json().as_array().unwrap().clone()
     }
 }
