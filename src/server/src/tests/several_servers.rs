@@ -279,6 +279,42 @@ async fn step_restart_is_not_repeated_by_another_server() {
     assert_eq!(controller.count("POST"), 1);
 }
 
+/// Returns the phase of machine ONE in the list of a server.
+async fn listed_phase(server: &Running) -> Value {
+    let listed = server.v1("GET", "/v1/machines", &Value::Null).await.json();
+    listed.as_array().unwrap().iter().find(|machine| machine["id"] == ONE).unwrap()["phase"].clone()
+}
+
+/// A machine sends events to one server, and continues at another server. The first server must not show the last event
+/// that it has received itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_server_shows_the_last_event_of_a_machine() {
+    let Some(url) = new_database() else { return };
+    let a = start(with_images(), &url).await;
+    let dir = with_images();
+    std::fs::copy(a.dir.path().join("operator.token"), dir.path().join("operator.token")).unwrap();
+    let b = start(dir, &url).await;
+    let path = format!("/v1/machine/{ONE}/event");
+    let token = a.token(ONE).await;
+    let event = json!({ "event": "Installing", "message": "erases the disks", "step": "storage.wipe" });
+    assert_eq!(a.call(&token, "POST", &path, &event).await.status, 200);
+    let browser = a.browser().await;
+    assert!(browser.text("/").await.contains("erases the disks"));
+    for server in [&a, &b] {
+        assert_eq!(listed_phase(server).await, "installing");
+    }
+    let token = b.token(ONE).await;
+    for server in [&a, &b] {
+        assert_eq!(listed_phase(server).await, "PXE booting");
+    }
+    assert!(!browser.text("/").await.contains("erases the disks"));
+    let event = json!({ "event": "Crashed", "message": "no disk" });
+    assert_eq!(b.call(&token, "POST", &path, &event).await.status, 200);
+    for server in [&a, &b] {
+        assert_eq!(listed_phase(server).await, "failed");
+    }
+}
+
 /// Creates a directory whose machine ONE must be restarted over Redfish before its installation.
 fn with_reboot_step(controller: &GatedController) -> TempDir {
     let dir = with_controller(controller);
