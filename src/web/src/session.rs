@@ -128,7 +128,7 @@ pub(crate) async fn post_login(
         let why = "too many logins of this user: wait a minute";
         return page_frame::render_login(&app, StatusCode::TOO_MANY_REQUESTS, Some(why));
     }
-    let cookie = match app.sessions.start_session(&identity.user, hash) {
+    let cookie = match app.sessions.start_session(&identity.user, hash).await {
         Ok(cookie) => cookie,
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
@@ -158,7 +158,9 @@ pub(crate) async fn post_logout(State(app): State<Arc<AppState>>, change: Change
     {
         return change.show_error(error.into());
     }
-    app.sessions.end_session(session);
+    if let Err(error) = app.sessions.end_session(session).await {
+        return change.show_error(error.into());
+    }
     ([(header::SET_COOKIE, set_cookie("", 0, false))], Redirect::to("/login")).into_response()
 }
 

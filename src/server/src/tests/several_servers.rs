@@ -290,10 +290,7 @@ async fn listed_phase(server: &Running) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_server_shows_the_last_event_of_a_machine() {
     let Some(url) = new_database() else { return };
-    let a = start(with_images(), &url).await;
-    let dir = with_images();
-    std::fs::copy(a.dir.path().join("operator.token"), dir.path().join("operator.token")).unwrap();
-    let b = start(dir, &url).await;
+    let [a, b] = start_two(&url).await;
     let path = format!("/v1/machine/{ONE}/event");
     let token = a.token(ONE).await;
     let event = json!({ "event": "Installing", "message": "erases the disks", "step": "storage.wipe" });
@@ -312,6 +309,36 @@ async fn every_server_shows_the_last_event_of_a_machine() {
     assert_eq!(b.call(&token, "POST", &path, &event).await.status, 200);
     for server in [&a, &b] {
         assert_eq!(listed_phase(server).await, "failed");
+    }
+}
+
+/// Starts two servers with the same files and the same token of the operator.
+async fn start_two(url: &str) -> [Running; 2] {
+    let a = start(with_images(), url).await;
+    let dir = with_images();
+    std::fs::copy(a.dir.path().join("operator.token"), dir.path().join("operator.token")).unwrap();
+    [a, start(dir, url).await]
+}
+
+/// A user logs in at one server. The session is valid at the other server, which can also end it, and survives a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn login_is_valid_at_all_servers() {
+    let Some(url) = new_database() else { return };
+    let [a, b] = start_two(&url).await;
+    let at_a = a.browser().await;
+    let at_b = at_a.at(&b);
+    assert!(at_b.text("/").await.contains("<h1>") && at_a.text("/").await.contains("<h1>"));
+    at_b.log_out().await;
+    assert_eq!([at_a.get("/").await.status, at_b.get("/").await.status], [303, 303]);
+
+    let token = a.user("ann", "viewer", &[]).await;
+    let at_b = b.browser_with(&token).await;
+    at_b.at(&a).text("/").await;
+    let a = start(a.stop().await, &url).await;
+    at_b.at(&a).text("/").await;
+    for is_disabled in [true, false] {
+        assert_eq!(a.v1("POST", "/v1/users/ann", &json!({ "disabled": is_disabled })).await.status, 200);
+        assert_eq!([at_b.get("/").await.status, at_b.at(&a).get("/").await.status], [303, 303], "{is_disabled}");
     }
 }
 

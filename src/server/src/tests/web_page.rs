@@ -50,6 +50,11 @@ impl Running {
 }
 
 impl Browser<'_> {
+    /// Returns a browser with the same cookie for requests to another server.
+    pub(super) fn at<'a>(&self, server: &'a Running) -> Browser<'a> {
+        Browser { server, cookie: self.cookie.clone() }
+    }
+
     pub(super) async fn get(&self, path: &str) -> Answer {
         self.server.get(path, &[("Cookie", &self.cookie)]).await
     }
