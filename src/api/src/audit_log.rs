@@ -187,7 +187,8 @@ pub async fn complete_entry(
     }
 }
 
-/// Records a request whose response is ready: a refusal, a login or a logout. Refusals above the rate limit are dropped.
+/// Records a request whose response is ready: a refusal, a login or a logout. Refusals above the rate limit are
+/// dropped.
 pub async fn record_request(
     app: &AppState,
     request: &AuditedRequest,

@@ -38,16 +38,17 @@ impl ObjectFate {
 /// Phase of a machine whose file has an error and no version in force.
 pub const FILE_ERROR: &str = "file error";
 
-/// Returns the last event that this server has received from the machine, with its age. In contrast to the stored event,
-/// this event may report progress. Returns `None` if another server that shares the database has stored a later event.
+/// Returns the last event that this server has received from the machine, with its age. In contrast to the stored
+/// event, this event may report progress. Returns `None` if another server that shares the database has stored a later
+/// event.
 pub fn find_live_event(app: &AppState, listed: &MachineSummary) -> Option<(ProgressEvent, Duration)> {
     let live = app.watch.live.last_event(&listed.id)?;
     let is_current = !app.state.is_shared() || listed.current_event().is_some_and(|stored| continues(stored, &live.0));
     is_current.then_some(live)
 }
 
-/// Returns whether an event is the stored event, or reports progress of the stage whose start was stored. Progress itself
-/// is not stored.
+/// Returns whether an event is the stored event, or reports progress of the stage whose start was stored. Progress
+/// itself is not stored.
 fn continues(stored: &ProgressEvent, live: &ProgressEvent) -> bool {
     let identify = |event: &ProgressEvent| (event.event, event.stage.clone(), event.seconds.is_some());
     identify(stored) == identify(live)

@@ -78,7 +78,7 @@ impl Interpreter<'_> {
             "echo" => self.messages.push(rest),
             "clear" => return Ok(self.counters.remove(&rest).is_some()),
             "inc" => {
-                let (name, step) = rest.split_once(' ').unwrap_or((&rest, "1"));
+                let (name, step) = rest.split_once(' ').unwrap_or((rest.as_str(), "1"));
                 *self.counters.entry(name.to_owned()).or_default() += step.parse::<u32>().unwrap();
             }
             "isset" => return Ok(!rest.is_empty()),

@@ -320,7 +320,8 @@ async fn start_two(url: &str) -> [Running; 2] {
     [a, start(dir, url).await]
 }
 
-/// A user logs in at one server. The session is valid at the other server, which can also end it, and survives a restart.
+/// A user logs in at one server. The session is valid at the other server, which can also end it, and survives a
+/// restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn login_is_valid_at_all_servers() {
     let Some(url) = new_database() else { return };
