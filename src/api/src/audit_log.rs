@@ -42,15 +42,12 @@ const OBJECT_BYTES: usize = 20 << 10;
 /// Requests that change only the database, by method and route. The audit entry of such a request does not need a
 /// separate sync, because the sync of the change includes the entry. A reinstall with an approved plan also writes a
 /// file: the audit entry is synced before the file is written.
-const DATABASE_ONLY: [(&str, &str); 15] = [
+const DATABASE_ONLY: [(&str, &str); 12] = [
     ("PUT", "/v1/users"),
     ("POST", "/v1/users/{name}"),
     ("DELETE", "/v1/users/{name}"),
     ("POST", "/v1/users/{name}/tokens"),
     ("DELETE", "/v1/users/{name}/tokens/{token}"),
-    ("POST", "/v1/filesystemlayout/{id}"),
-    ("POST", "/v1/size/{id}"),
-    ("POST", "/v1/machine/find"),
     ("POST", "/v1/machines/confirm"),
     ("POST", "/v1/machine/{id}/reinstall"),
     ("DELETE", "/v1/machine/{id}/reinstall"),
@@ -190,7 +187,8 @@ pub async fn complete_entry(
     }
 }
 
-/// Records a request that was refused before its handler ran, or a login. Refusals above the rate limit are dropped.
+/// Records a request whose response is ready: a refusal, a login or a logout. Refusals above the rate limit are
+/// dropped.
 pub async fn record_request(
     app: &AppState,
     request: &AuditedRequest,
@@ -208,7 +206,7 @@ pub async fn record_request(
     }
     (entry.status, entry.outcome) = (Some(status), AuditOutcome::from_status(status));
     entry.reason = without_secrets(reason);
-    // A login creates a session, which is not in the database, so the entry needs a sync of its own.
+    // A login or a logout changes a session, which is not in the database, so the entry needs a sync of its own.
     match app.state.append_audit(entry.clone(), AuditDurability::BeforeChange).await {
         Ok(id) => app.audit.write_line(&AuditEntry { id, ..entry }),
         Err(error) => {

@@ -3,6 +3,7 @@
 use crate::AppState;
 use crate::operator_api::MachineSummary;
 use model::install_report::{EventName, ProgressEvent};
+use std::time::Duration;
 
 /// Phase of a machine, as shown in lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,22 @@ impl ObjectFate {
 
 /// Phase of a machine whose file has an error and no version in force.
 pub const FILE_ERROR: &str = "file error";
+
+/// Returns the last event that this server has received from the machine, with its age. In contrast to the stored
+/// event, this event may report progress. Returns `None` if another server that shares the database has stored a later
+/// event.
+pub fn find_live_event(app: &AppState, listed: &MachineSummary) -> Option<(ProgressEvent, Duration)> {
+    let live = app.watch.live.last_event(&listed.id)?;
+    let is_current = !app.state.is_shared() || listed.current_event().is_some_and(|stored| continues(stored, &live.0));
+    is_current.then_some(live)
+}
+
+/// Returns whether an event is the stored event, or reports progress of the stage whose start was stored. Progress
+/// itself is not stored.
+fn continues(stored: &ProgressEvent, live: &ProgressEvent) -> bool {
+    let identify = |event: &ProgressEvent| (event.event, event.stage.clone(), event.seconds.is_some());
+    identify(stored) == identify(live)
+}
 
 /// All phases of machines, in the order of their lifecycle. The metrics contain a number for each of them.
 pub const MACHINE_PHASES: [&str; 21] = [
@@ -98,7 +115,7 @@ impl DisplayPhase {
 
     /// Returns the current phase of a machine. Events that precede the machine's last report are ignored.
     pub fn current(app: &AppState, listed: &MachineSummary) -> DisplayPhase {
-        let live = app.watch.live.last_event(&listed.id).map(|(event, _)| event);
+        let live = find_live_event(app, listed).map(|(event, _)| event);
         DisplayPhase::of_machine(listed, live.as_ref().or(listed.current_event()))
     }
 
@@ -164,6 +181,7 @@ mod tests {
     use super::*;
     use crate::operator_api::{ReinstallOrder, WaitingMarker};
     use crate::out_of_band::progress::OutOfBandProgress;
+    use model::install_report::TransferProgress;
 
     #[test]
     fn former_phase_names_in_bookmarks_still_work() {
@@ -240,5 +258,27 @@ mod tests {
         // The event that follows the report of the failure was lost.
         let lost = MachineSummary { last_event: event(Installing), ended: true, ..failed(&new) };
         assert_eq!(DisplayPhase::of_machine(&lost, lost.current_event()).word, "failed");
+    }
+
+    #[test]
+    fn only_progress_of_the_stored_stage_continues_the_stored_event() {
+        let event = |event, stage: &str, progress: Option<u64>| ProgressEvent {
+            event,
+            message: String::new(),
+            stage: Some(stage.to_owned()),
+            seconds: None,
+            progress: progress.map(|bytes| TransferProgress { bytes, ..TransferProgress::default() }),
+        };
+        use EventName::{Crashed, Installing};
+        let stored = event(Installing, "image.burn", None);
+        for (live, expected) in [
+            (stored.clone(), true),
+            (event(Installing, "image.burn", Some(7)), true),
+            (event(Installing, "storage.wipe", Some(7)), false),
+            (event(Crashed, "image.burn", None), false),
+            (ProgressEvent { seconds: Some(1.0), ..stored.clone() }, false),
+        ] {
+            assert_eq!(continues(&stored, &live), expected, "{live:?}");
+        }
     }
 }

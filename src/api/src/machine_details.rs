@@ -2,6 +2,7 @@
 
 use super::AppState;
 use super::console_log;
+use super::display_phase::find_live_event;
 use super::install_timeline::{TimelineEntry, build_timeline};
 use super::operator_api::{self, MachineSummary, OperatorAuth};
 use super::rollouts::{self, MemberView, RolloutState, RolloutView};
@@ -235,7 +236,7 @@ pub(crate) async fn get_log(
 /// # Errors
 /// Returns an error if the database fails.
 pub async fn read_timeline(app: &AppState, machine: &MachineSummary) -> Result<Vec<TimelineEntry>, ApiError> {
-    let running = app.watch.live.last_event(&machine.id).map(|(event, _)| event);
+    let running = find_live_event(app, machine).map(|(event, _)| event);
     Ok(build_timeline(&read_events(app, &machine.id).await?, running.as_ref(), machine.ended))
 }
 

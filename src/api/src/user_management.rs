@@ -113,7 +113,7 @@ pub(crate) async fn change_user(
 ) -> JsonResult<UserRecord> {
     let user_change: UserChange = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
     let user = require_done(app.state.change_user(&name, user_change).await?, || unknown_user(&name))?;
-    app.sessions.end_sessions_of(&name);
+    app.sessions.end_sessions_of(&name).await?;
     Ok(Json(user))
 }
 
@@ -124,7 +124,7 @@ pub(crate) async fn remove_user(
     _: OperatorAuth,
 ) -> JsonResult<UserRecord> {
     let user = require_done(app.state.remove_user(&name).await?, || unknown_user(&name))?;
-    app.sessions.end_sessions_of(&name);
+    app.sessions.end_sessions_of(&name).await?;
     Ok(Json(user))
 }
 
@@ -163,6 +163,6 @@ pub(crate) async fn revoke_token(
     let missing =
         || format!("user {name:?} has no valid token {token:?}; `drophammer user token list {name}` lists the tokens");
     let token = require_done(app.state.revoke_user_token(&name, &token).await?, missing)?;
-    app.sessions.end_sessions_of(&name);
+    app.sessions.end_sessions_of(&name).await?;
     Ok(Json(token))
 }

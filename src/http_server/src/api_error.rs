@@ -77,13 +77,21 @@ const RETRY_AFTER: &str = "5";
 /// lengthen their pauses by themselves during a longer outage.
 const RETRY_AFTER_OUTAGE: &str = "1";
 
-/// Sets `Retry-After` in the response of a busy server.
-pub fn set_retry_after(response: &mut Response) {
-    request_retry(response, RETRY_AFTER);
+/// Attaches the message and the code of an error to its response. The log and the audit log read the message, and
+/// [`set_retry_after`] reads the code.
+pub fn attach_error(response: &mut Response, message: String, code: Option<ErrorCode>) {
+    response.extensions_mut().insert(ErrorMessage(message));
+    if let Some(code) = code {
+        response.extensions_mut().insert(code);
+    }
 }
 
-fn request_retry(response: &mut Response, seconds: &'static str) {
+/// Sets `Retry-After` if the client should repeat the request. Called for all responses, so that it does not depend on
+/// the format of an error.
+pub(crate) fn set_retry_after(response: &mut Response) {
     if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&response.status()) {
+        let is_outage = response.extensions().get::<ErrorCode>() == Some(&ErrorCode::DatabaseUnavailable);
+        let seconds = if is_outage { RETRY_AFTER_OUTAGE } else { RETRY_AFTER };
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
     }
 }
@@ -102,12 +110,32 @@ impl From<Error> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (code, error_code) = (self.code.map(str::to_owned), self.error_code.map(|code| code.to_string()));
-        let body = ErrorBody { statuscode: self.status.as_u16(), message: self.message, code, error_code };
-        let message = ErrorMessage(body.message.clone());
+        let body = ErrorBody { statuscode: self.status.as_u16(), message: self.message.clone(), code, error_code };
         let mut response = (self.status, Json(body)).into_response();
-        response.extensions_mut().insert(message);
-        let is_outage = self.error_code == Some(ErrorCode::DatabaseUnavailable);
-        request_retry(&mut response, if is_outage { RETRY_AFTER_OUTAGE } else { RETRY_AFTER });
+        attach_error(&mut response, self.message, self.error_code);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_depends_on_status_and_code() {
+        let outage = Some(ErrorCode::DatabaseUnavailable);
+        for (status, code, seconds) in [
+            (StatusCode::SERVICE_UNAVAILABLE, None, Some("5")),
+            (StatusCode::SERVICE_UNAVAILABLE, outage, Some("1")),
+            (StatusCode::TOO_MANY_REQUESTS, None, Some("5")),
+            (StatusCode::INTERNAL_SERVER_ERROR, None, None),
+            (StatusCode::OK, None, None),
+        ] {
+            let mut response = status.into_response();
+            attach_error(&mut response, "why".to_owned(), code);
+            set_retry_after(&mut response);
+            let actual = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(actual, seconds, "{status} {code:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP connections: limits in total and per address, timeouts, and isolation of panics. A panic ends only the
 //! request that has caused it.
 
-use crate::api_error::ApiError;
+use crate::api_error::{ApiError, set_retry_after};
 use crate::body_drain::DrainedBody;
 use crate::client_address::ConnectionInfo;
 use crate::client_quotas::{ClientQuotas, QuotaShare};
@@ -246,6 +246,7 @@ impl ConnectionClient {
             }
         };
         request_context::add_id_header(response.headers_mut(), &id);
+        set_retry_after(&mut response);
         if self.permits.available_permits() < self.scarce_permits {
             // If few permits are left, the connection is closed. An idle connection would occupy its permit for half a
             // minute.

@@ -73,31 +73,45 @@ impl RamdiskBoot<'_> {
     }
 }
 
-/// Maximum number of attempts of a script to load a file.
-const DOWNLOADS: u32 = 4;
+/// Maximum number of attempts of a script to load a file. The pauses between the attempts take 615 s in total, which is
+/// longer than most outages of a server or its database. The number is limited, because an installed machine with PXE
+/// first in its boot order must boot its disk even if the server no longer exists.
+const DOWNLOADS: u32 = 24;
+
+/// First pause between two attempts, in seconds. Each further pause is longer by this value, up to [`LONGEST_PAUSE`].
+const PAUSE: u32 = 5;
+
+/// Longest pause between two attempts, in seconds. A multiple of [`PAUSE`], because the scripts compare for equality.
+const LONGEST_PAUSE: u32 = 30;
+
+/// Returns the commands that start the count of downloads, before the label `again`.
+fn reset_downloads() -> String {
+    format!("clear downloads ||\nclear pause ||\ninc pause {PAUSE}\n")
+}
 
 /// Returns the commands that follow a failed download. They jump to the label `again` until the download has failed
-/// [`DOWNLOADS`] times, and then to the label `stop`. iPXE aborts a script if a command fails, unless `||` follows the
-/// command.
+/// [`DOWNLOADS`] times, and then to the label `stop`. Ctrl-C during a pause also leads to `stop`. iPXE aborts a script
+/// if a command fails, unless `||` follows the command.
 fn retry_download(what: &str) -> String {
     format!(
         "inc downloads\niseq ${{downloads}} {DOWNLOADS} && goto stop ||\n\
-         echo drophammer: {what} was not loaded: attempt ${{downloads}} of {DOWNLOADS} failed\nsleep 5 ||\ngoto again\n:stop\n"
+         echo drophammer: waiting for {what}: attempt ${{downloads}} of {DOWNLOADS} failed, the next follows in ${{pause}} s, Ctrl-C stops waiting\n\
+         sleep ${{pause}} || goto stop\niseq ${{pause}} {LONGEST_PAUSE} || inc pause {PAUSE}\ngoto again\n:stop\n"
     )
 }
 
 /// Returns a script that boots the ramdisk. UEFI kernels request the ramdisk by the name in `initrd=initrd`; BIOS
 /// ignores this argument.
 ///
-/// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. If `keep_from_disk` is
-/// true, the system on the disk is incomplete or belongs to another machine. The script then never returns to the
-/// firmware, but restarts the machine after half an hour, like the ramdisk after a failure.
+/// If kernel or ramdisk still cannot be loaded after the last attempt, the script exits, and the firmware boots the
+/// disk. If `keep_from_disk` is true, the system on the disk is incomplete or belongs to another machine. The script
+/// then never returns to the firmware, but restarts the machine after half an hour, like the ramdisk after a failure.
 pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
     // The time is added here and not in [`RamdiskBoot::kernel_arguments`], because the digest of those arguments must
     // be the same for each boot.
     let now = OffsetDateTime::now_utc().unix_timestamp();
-    let retry = retry_download("the ramdisk");
+    let (reset, retry) = (reset_downloads(), retry_download(&format!("kernel and ramdisk from {}", boot.files)));
     let end = match keep_from_disk {
         true => {
             "echo drophammer: this machine must not boot its disks: it restarts in 30 minutes, or with Ctrl-C\nsleep 1800 ||\n\
@@ -106,7 +120,7 @@ pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
         false => "sleep 30 ||\nexit 1\n",
     };
     format!(
-        "#!ipxe\nclear downloads ||\n:again\nimgfree ||\nkernel {kernel} initrd=initrd drophammer.time={now} {arguments} || goto failed\n\
+        "#!ipxe\n{reset}:again\nimgfree ||\nkernel {kernel} initrd=initrd drophammer.time={now} {arguments} || goto failed\n\
          initrd --name initrd {initrd} || goto failed\nboot ||\n:failed\n{retry}\
          echo drophammer: this machine CANNOT BOOT the ramdisk from {}: check the output of drophammer serve\n{end}",
         boot.files
@@ -141,9 +155,9 @@ pub fn hold_script(url: &str, machine: &str) -> String {
 /// download of the boot script has failed, and repeat the download. The server does not count a repeated request as
 /// another attempt.
 pub fn start_script(url: &str) -> String {
-    let retry = retry_download("the boot script");
+    let (reset, retry) = (reset_downloads(), retry_download(&format!("the boot script from {url}")));
     format!(
-        "#!ipxe\necho drophammer: asking {url}\nclear downloads ||\nisset ${{netX/mac}} || dhcp ||\n\
+        "#!ipxe\necho drophammer: asking {url}\n{reset}isset ${{netX/mac}} || dhcp ||\n\
          isset ${{netX/ip}} || dhcp netX ||\n:again\n\
          chain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}&arch=${{buildarch}} ||\n{retry}\
          echo drophammer: this machine CANNOT BOOT over the network: no boot script from {url}\n\

@@ -83,8 +83,13 @@ async fn describe_request(
     }
 }
 
+/// Route whose requests are recorded when the response is ready. A refused logout must count towards the rate limit of
+/// refusals, because viewers may send it.
+const LOGOUT: &str = "/logout";
+
 /// Runs the handler on behalf of a user. A request that may change something runs to its end even if the client
-/// disconnects, so that neither the change nor its entry in the audit log remains incomplete.
+/// disconnects, so that neither the change nor its entry in the audit log remains incomplete. A query is recorded only
+/// if it is refused: the number of entries is limited, so viewers could displace all entries with queries.
 async fn run_as_user(
     app: Arc<AppState>,
     audited: AuditedRequest,
@@ -96,7 +101,10 @@ async fn run_as_user(
         let actor = RequestActor { identity: Some(identity), ..RequestActor::default() };
         return actor.run(next.run(request)).await;
     }
-    let task = request_context::spawn_in_context(run_recorded(app, audited, identity, request, next));
+    let task = match route_access::is_query(&audited.method, &audited.route) || audited.route == LOGOUT {
+        true => request_context::spawn_in_context(run_and_record(app, audited, identity, request, next)),
+        false => request_context::spawn_in_context(run_recorded(app, audited, identity, request, next)),
+    };
     match task.await.map_err(JoinError::try_into_panic) {
         Ok(response) => response,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -125,6 +133,23 @@ async fn run_recorded(
     let outcome = audit_log::response_outcome(&response);
     let object = object.get().cloned().unwrap_or_default();
     audit_log::complete_entry(&app, (entry, object), outcome, before.changes_until(&after)).await;
+    response
+}
+
+/// Runs the handler of a query or a logout. A refusal and a logout are recorded afterwards.
+async fn run_and_record(
+    app: Arc<AppState>,
+    audited: AuditedRequest,
+    identity: Identity,
+    request: Request,
+    next: Next,
+) -> Response {
+    let actor = RequestActor { identity: Some(identity.clone()), ..RequestActor::default() };
+    let response = actor.run(next.run(request)).await;
+    let (status, reason) = audit_log::response_outcome(&response);
+    if status >= 400 || audited.route == LOGOUT {
+        audit_log::record_request(&app, &audited, Some(&identity), None, (status, &reason)).await;
+    }
     response
 }
 

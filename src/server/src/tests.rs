@@ -62,6 +62,7 @@ mod reinstall_orders;
 mod rest_examples;
 mod restored_database;
 mod restored_migration;
+mod retry_after;
 mod rollout_runs;
 mod rollouts;
 mod saved_plans;
@@ -137,7 +138,7 @@ struct Running {
     heard: CapturedLog,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
-    request_permits: http_server::request_permits::RequestPermits,
+    client_quotas: http_server::client_quotas::ClientQuotas,
     state: ServerState,
 }
 
@@ -270,11 +271,11 @@ impl Running {
         let ServerFronts { machines, tls, operators } = &server.fronts;
         let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();
-        let (request_permits, state) = (server.app.client_quotas.request_permits.clone(), server.app.state.clone());
+        let (client_quotas, state) = (server.app.client_quotas.clone(), server.app.state.clone());
         let manager = ServiceManager::default();
         let task =
             tokio::spawn(async move { server.serve_connections(async move { drop(ended.await) }, &manager).await });
-        Running { dir, address, operators, tls, heard, end, task, request_permits, state }
+        Running { dir, address, operators, tls, heard, end, task, client_quotas, state }
     }
 
     /// Stops the server, and returns its directory.

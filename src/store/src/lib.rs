@@ -28,9 +28,10 @@
 //!   `restore_confirmation` withholds installations and migrations after a restore until the records are confirmed, and
 //!   `install_state` combines all records of an allocation. `operator_documents` stores the operator's files of servers
 //!   that share a PostgreSQL database. `users` stores users with their roles, `oidc_users` logs in users of an identity
-//!   provider, `user_tokens` stores the hashes of users' tokens, and `audit` stores the audit log. `audit_transactions`
-//!   marks the entries whose request has changed the database. `server_leases` stores which server owns an action on a
-//!   management controller, and `shared_clock` is the clock of all servers.
+//!   provider, `user_tokens` stores the hashes of users' tokens, `login_sessions` stores the sessions of the web page of
+//!   several servers, and `audit` stores the audit log. `audit_transactions` marks the entries whose request has changed
+//!   the database. `server_leases` stores which server owns an action on a management controller, and `shared_clock` is
+//!   the clock of all servers.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run through management
 //!   controllers before an installation, `migration_transactions` handles migrations, and `unrecorded_installations` handles
@@ -73,6 +74,7 @@ mod install_state;
 mod installed_allocation;
 mod json_columns;
 pub mod json_sanitizer;
+pub mod login_sessions;
 pub(crate) mod lost_records;
 mod machine_contact;
 mod machine_identities;

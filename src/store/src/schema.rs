@@ -1,6 +1,8 @@
 //! Tables of the database, and the columns that are added to databases of earlier versions.
 
-use super::{address_ranges, changed_record_tracking, database_epoch, oidc_users, postgres_backup, server_leases};
+use super::{
+    address_ranges, changed_record_tracking, database_epoch, login_sessions, oidc_users, postgres_backup, server_leases,
+};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, ValueKind};
 
 const TABLES: &str = "
@@ -177,7 +179,8 @@ pub fn upgrade_schema(connection: &Connection) -> sql::Result<()> {
 /// Creates the tables and columns that are missing.
 pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     check_version(transaction)?;
-    let tables = [TABLES, DOCUMENT_TABLES, oidc_users::TABLES, server_leases::TABLES, address_ranges::TABLES].concat();
+    let of_modules = [oidc_users::TABLES, server_leases::TABLES, address_ranges::TABLES, login_sessions::TABLES];
+    let tables = [TABLES, DOCUMENT_TABLES].concat() + &of_modules.concat();
     match transaction.as_postgres() {
         Some(_) => transaction.execute_batch(&(postgres_tables(&tables) + POSTGRES_CALLS))?,
         None => transaction.execute_batch(&tables)?,
@@ -198,9 +201,9 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     transaction.execute_batch(DEFAULT_UNKNOWN_MACHINES_LIMIT)
 }
 
-/// Tables that are not copied: tables that exist on one engine or in backups only, and the leases and address ranges of
-/// running servers.
-const OWN_TABLES: [&str; 8] = [
+/// Tables that are not copied: tables that exist on one engine or in backups only, and the leases, address ranges and
+/// login sessions of running servers.
+const OWN_TABLES: [&str; 9] = [
     "boot_calls",
     "schema_version",
     "moved_to",
@@ -208,6 +211,7 @@ const OWN_TABLES: [&str; 8] = [
     "record_versions",
     "server_leases",
     "address_ranges",
+    "login_sessions",
     postgres_backup::TABLE,
 ];
 

@@ -9,6 +9,7 @@ mod database_files;
 mod documents;
 mod failed_syncs;
 mod installed_allocation_fields;
+mod login_sessions;
 mod lossy_proxy;
 mod oidc_users;
 mod order_model;

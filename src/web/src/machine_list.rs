@@ -9,7 +9,7 @@ use super::session::LoggedIn;
 use super::static_addresses::list_static_addresses;
 use api::AppState;
 use api::access;
-use api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
+use api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate, find_live_event};
 use api::operator_api::{self, MachineFailure, MachineSummary};
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
@@ -62,7 +62,7 @@ impl MachineRow {
         let mut identifiers = machine.map(|machine| machine.macs.clone()).unwrap_or_default();
         identifiers.extend(wanted.iter().flat_map(|allocation| list_static_addresses(&allocation.passed_on)));
         let wanted = wanted.map(|allocation| allocation.image.as_str().to_owned());
-        let live = app.watch.live.last_event(&listed.id);
+        let live = find_live_event(app, &listed);
         let phase = DisplayPhase::current(app, &listed);
         let moved = live.filter(|_| matches!(phase.kind, ObjectFate::Busy | ObjectFate::Bad)).map(|(event, ago)| {
             let moved = MachineUpdate::new(&listed.id, Some(&event));

@@ -135,6 +135,6 @@ async fn complete_login(
     let verified = provider.complete_login(query, &login, &callback.0).await?;
     let (suffix, _) = generate_token().map_err(ApiError::from)?;
     let token = log_in(app, provider, verified, format!("{TOKEN_PREFIX}{}", &suffix[..8])).await?;
-    let session = app.sessions.start_session(&token.identity.user, token.hash).map_err(ApiError::from)?;
+    let session = app.sessions.start_session(&token.identity.user, token.hash).await.map_err(ApiError::from)?;
     Ok((token, session))
 }

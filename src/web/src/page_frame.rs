@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use common::format::machine_ids_as_names::replace_machine_ids;
 use common::format::metal_api_rewording::reword_metal_phrases;
 use common::format::{format_age, format_count};
-use http_server::api_error::{ApiError, set_retry_after};
-use http_server::server_health::{ErrorMessage, ServerHealth};
+use http_server::api_error::{ApiError, attach_error};
+use http_server::server_health::ServerHealth;
 use maud::{DOCTYPE, Markup, html};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -147,8 +147,8 @@ pub(crate) fn named_words(app: &AppState, person: &LoggedIn, error: ApiError) ->
 
 /// Returns an error page.
 pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
+    let code = error.error_code();
     let (status, message) = operator_words(error);
-    let error_message = ErrorMessage(message.clone());
     let named = person.map_or_else(|| message.clone(), |person| name_machines(app, person, &message));
     let main = html! {
         h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }
@@ -160,8 +160,7 @@ pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: Api
         None => html_response(status, &render_document("Refused", &html! { main #main.narrow { (main) } })),
     };
     *response.status_mut() = status;
-    response.extensions_mut().insert(error_message);
-    set_retry_after(&mut response);
+    attach_error(&mut response, message, code);
     response
 }
 

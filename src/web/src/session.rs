@@ -124,7 +124,11 @@ pub(crate) async fn post_login(
         }
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
-    let cookie = match app.sessions.start_session(&identity.user, hash) {
+    if !app.sessions.count_login(&identity.user) {
+        let why = "too many logins of this user: wait a minute";
+        return page_frame::render_login(&app, StatusCode::TOO_MANY_REQUESTS, Some(why));
+    }
+    let cookie = match app.sessions.start_session(&identity.user, hash).await {
         Ok(cookie) => cookie,
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
@@ -154,7 +158,9 @@ pub(crate) async fn post_logout(State(app): State<Arc<AppState>>, change: Change
     {
         return change.show_error(error.into());
     }
-    app.sessions.end_session(session);
+    if let Err(error) = app.sessions.end_session(session).await {
+        return change.show_error(error.into());
+    }
     ([(header::SET_COOKIE, set_cookie("", 0, false))], Redirect::to("/login")).into_response()
 }
 

@@ -1,6 +1,8 @@
 //! Login sessions of the web page. A session is a random number in a cookie. The server stores only the hash of this
-//! number, and only in memory, so all sessions end when the server exits. A session is bound to the token with which it
-//! was started: it ends when this token expires or is revoked, or when its user is disabled.
+//! number. With a SQLite file, it stores the hash only in memory, so all sessions end when the server exits. Servers that
+//! share a database store sessions there, and their tables in memory contain the sessions that they have read. A session
+//! is bound to the token with which it was started: it ends when this token expires or is revoked, or when its user is
+//! disabled.
 
 use crate::AppState;
 use axum::http::{HeaderMap, header};
@@ -10,6 +12,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use store::ServerState;
+use store::login_sessions::{SessionLimits, SharedSession};
 use store::token_hash::{self, TokenHash};
 use store::user_tokens::TokenVerdict;
 
@@ -28,18 +32,28 @@ const MAXIMUM_SESSIONS: usize = 512;
 /// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed against
 /// guessing, since the token is long and random.
 const MAXIMUM_WRONG_TOKENS: u32 = 10;
-const WRONG_TOKEN_WINDOW: Duration = Duration::from_secs(60);
+/// Maximum number of logins per user and minute. Each login is an entry of the audit log, whose number of entries is
+/// limited, so a user must not displace other entries with logins.
+const MAXIMUM_LOGINS: u32 = 30;
+/// Period after which the counts of wrong tokens and of logins start again.
+const COUNT_WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of addresses for which wrong tokens are counted.
 const MAXIMUM_WRONG_TOKEN_ADDRESSES: usize = 1024;
 
 /// All sessions. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct LoginSessions(Arc<Mutex<SessionTable>>);
+pub struct LoginSessions {
+    table: Arc<Mutex<SessionTable>>,
+    /// Database that several servers share; `None` if the sessions are only in memory.
+    shared: Option<ServerState>,
+}
 
 #[derive(Default)]
 struct SessionTable {
     sessions: HashMap<TokenHash, LoginSession>,
     wrong: HashMap<IpAddr, (u32, Instant)>,
+    /// Number of logins of each user, and the time of the first of them.
+    logins: HashMap<String, (u32, Instant)>,
 }
 
 struct LoginSession {
@@ -53,6 +67,14 @@ struct LoginSession {
 }
 
 impl SessionTable {
+    /// Adds a session. `age` is the time since its login.
+    fn add_session(&mut self, hash: TokenHash, SharedSession { user, token, form }: SharedSession, age: Duration) {
+        self.end_excess_session(&user);
+        let used = Instant::now();
+        let created = used.checked_sub(age).unwrap_or(used);
+        self.sessions.insert(hash, LoginSession { form, user, token, created, used });
+    }
+
     /// If the user, or all users together, have reached the maximum number of sessions, ends one session to make room
     /// for a new one.
     fn end_excess_session(&mut self, user: &str) {
@@ -72,10 +94,16 @@ impl SessionTable {
 }
 
 impl LoginSessions {
+    /// Creates an empty table. If several servers share the database, their sessions are in the database.
+    pub fn new(state: &ServerState) -> LoginSessions {
+        LoginSessions { shared: state.is_shared().then(|| state.clone()), ..LoginSessions::default() }
+    }
+
     fn lock_table(&self) -> MutexGuard<'_, SessionTable> {
-        let mut known = lock_mutex(&self.0);
+        let mut known = lock_mutex(&self.table);
         known.sessions.retain(|_, session| session.created.elapsed() < SESSION_LIFETIME);
-        known.wrong.retain(|_, (_, since)| since.elapsed() < WRONG_TOKEN_WINDOW);
+        known.wrong.retain(|_, (_, since)| since.elapsed() < COUNT_WINDOW);
+        known.logins.retain(|_, (_, since)| since.elapsed() < COUNT_WINDOW);
         known
     }
 
@@ -90,17 +118,33 @@ impl LoginSessions {
         }
     }
 
+    /// Reads a session from the shared database, because another server may have started or ended it.
+    async fn refresh_session(&self, session: TokenHash) -> common::error::Result<()> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let stored = shared.find_login_session(session, SESSION_LIFETIME).await?;
+        let mut known = self.lock_table();
+        match stored {
+            None => drop(known.sessions.remove(&session)),
+            Some(_) if known.sessions.contains_key(&session) => {}
+            Some((stored, age)) => known.add_session(session, stored, age),
+        }
+        Ok(())
+    }
+
     /// Determines the user of a session. A session whose token is no longer valid ends.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
     pub async fn verify_session(&self, app: &AppState, session: TokenHash) -> common::error::Result<TokenVerdict> {
+        self.refresh_session(session).await?;
         let Some(token) = self.lock_table().sessions.get(&session).map(|session| session.token) else {
             return Ok(TokenVerdict::Unknown);
         };
         let verdict = app.state.verify_user_token(token, app.operator).await?;
         if !matches!(verdict, TokenVerdict::Valid(_)) {
-            self.end_session(&session);
+            // The session remains in a shared database until it expires, because the file with the operator's token may
+            // differ between the servers.
+            self.lock_table().sessions.remove(&session);
         }
         Ok(verdict)
     }
@@ -121,13 +165,15 @@ impl LoginSessions {
     /// Starts a session for a user who has authenticated with a token, and returns the value of its cookie.
     ///
     /// # Errors
-    /// Returns an error if the operating system provides no random bytes.
-    pub fn start_session(&self, user: &str, token: TokenHash) -> common::error::Result<String> {
-        let ((cookie, session), (form, _)) = (token_hash::generate_token()?, token_hash::generate_token()?);
-        let mut known = self.lock_table();
-        known.end_excess_session(user);
-        let now = Instant::now();
-        known.sessions.insert(session, LoginSession { form, user: user.to_owned(), token, created: now, used: now });
+    /// Returns an error if the operating system provides no random bytes, or the shared database cannot be written.
+    pub async fn start_session(&self, user: &str, token: TokenHash) -> common::error::Result<String> {
+        let ((cookie, hash), (form, _)) = (token_hash::generate_token()?, token_hash::generate_token()?);
+        let session = SharedSession { user: user.to_owned(), token, form };
+        if let Some(shared) = &self.shared {
+            let limits = SessionLimits { per_user: PER_USER, lifetime: SESSION_LIFETIME };
+            shared.store_login_session(hash, session.clone(), limits).await?;
+        }
+        self.lock_table().add_session(hash, session, Duration::ZERO);
         Ok(cookie)
     }
 
@@ -137,19 +183,41 @@ impl LoginSessions {
     }
 
     /// Ends one session.
-    pub fn end_session(&self, session: &TokenHash) {
+    ///
+    /// # Errors
+    /// Returns an error if the shared database cannot be written.
+    pub async fn end_session(&self, session: &TokenHash) -> common::error::Result<()> {
+        if let Some(shared) = &self.shared {
+            shared.delete_login_session(*session).await?;
+        }
         self.lock_table().sessions.remove(session);
+        Ok(())
     }
 
     /// Ends all sessions of a user. Called when the permissions of the user have changed.
-    pub fn end_sessions_of(&self, user: &str) {
+    ///
+    /// # Errors
+    /// Returns an error if the shared database cannot be written.
+    pub async fn end_sessions_of(&self, user: &str) -> common::error::Result<()> {
         self.lock_table().sessions.retain(|_, session| session.user != user);
+        match &self.shared {
+            Some(shared) => shared.delete_login_sessions_of(user).await,
+            None => Ok(()),
+        }
     }
 
     /// Returns whether a client at this address may try a token.
     pub fn may_try(&self, ClientAddress(address): ClientAddress) -> bool {
         let known = self.lock_table();
         known.wrong.get(&address).is_none_or(|(times, _)| *times < MAXIMUM_WRONG_TOKENS)
+    }
+
+    /// Counts a login of a user who has authenticated. Returns whether the user may log in.
+    pub fn count_login(&self, user: &str) -> bool {
+        let mut known = self.lock_table();
+        let (logins, _) = known.logins.entry(user.to_owned()).or_insert((0, Instant::now()));
+        *logins += 1;
+        *logins <= MAXIMUM_LOGINS
     }
 
     /// Counts a wrong token of an address. If the table of addresses is full, its oldest entry is removed first, so
@@ -177,42 +245,45 @@ pub fn session_cookie(headers: &HeaderMap) -> Option<TokenHash> {
 mod tests {
     use super::*;
 
-    fn start(sessions: &LoginSessions, user: &str) -> TokenHash {
-        token_hash::hash_token(&sessions.start_session(user, [7; 32]).unwrap())
+    async fn start(sessions: &LoginSessions, user: &str) -> TokenHash {
+        token_hash::hash_token(&sessions.start_session(user, [7; 32]).await.unwrap())
     }
 
-    #[test]
-    fn session_limits_do_not_end_sessions_of_other_users() {
+    #[tokio::test]
+    async fn session_limits_do_not_end_sessions_of_other_users() {
         let sessions = LoginSessions::default();
-        let admin = start(&sessions, "ann");
+        let admin = start(&sessions, "ann").await;
         for _ in 0..1000 {
-            start(&sessions, "vic");
+            start(&sessions, "vic").await;
         }
         assert!(sessions.is_valid(&admin));
         // The limit on the sessions of all users also applies: a user with several sessions loses one of them.
         for user in 0..MAXIMUM_SESSIONS / PER_USER {
             for _ in 0..PER_USER {
-                start(&sessions, &format!("user{user}"));
+                start(&sessions, &format!("user{user}")).await;
             }
         }
         assert!(sessions.lock_table().sessions.len() <= MAXIMUM_SESSIONS);
         assert!(sessions.is_valid(&admin));
     }
 
-    #[test]
-    fn sessions_per_user_are_bounded_and_can_be_ended() {
+    #[tokio::test]
+    async fn sessions_per_user_are_bounded_and_can_be_ended() {
         let sessions = LoginSessions::default();
-        let cookies: Vec<_> = (0..PER_USER + 3).map(|_| start(&sessions, "ann")).collect();
+        let mut cookies = Vec::new();
+        for _ in 0..PER_USER + 3 {
+            cookies.push(start(&sessions, "ann").await);
+        }
         assert_eq!(sessions.lock_table().sessions.len(), PER_USER);
         assert!(!sessions.is_valid(&cookies[2]) && sessions.is_valid(&cookies[3]), "the oldest session ends first");
         let last = cookies[PER_USER + 2];
         let form = sessions.find_session(last).unwrap();
         assert!(sessions.is_valid(&last) && form.len() == 64);
-        sessions.end_session(&last);
+        sessions.end_session(&last).await.unwrap();
         assert!(!sessions.is_valid(&last) && sessions.find_session(last).is_none());
-        sessions.end_sessions_of("bob");
+        sessions.end_sessions_of("bob").await.unwrap();
         assert!(sessions.is_valid(&cookies[PER_USER + 1]));
-        sessions.end_sessions_of("ann");
+        sessions.end_sessions_of("ann").await.unwrap();
         assert!(!sessions.is_valid(&cookies[PER_USER + 1]));
     }
 

@@ -4,8 +4,9 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
-use http_server::api_error::ApiError;
+use http_server::api_error::{ApiError, attach_error};
 use serde_json::json;
 
 /// Refusal of a request.
@@ -14,6 +15,7 @@ pub(crate) struct IronicRefusal {
     status: StatusCode,
     message: String,
     form: RefusalForm,
+    error_code: Option<ErrorCode>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +31,7 @@ pub(crate) type TemplateResult<T = Response> = std::result::Result<T, IronicRefu
 impl IronicRefusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
         let message = without_os_error_numbers(&message.into()).into_owned();
-        IronicRefusal { status, message, form: RefusalForm::Call }
+        IronicRefusal { status, message, form: RefusalForm::Call, error_code: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> IronicRefusal {
@@ -45,20 +47,21 @@ impl IronicRefusal {
     }
 
     pub(crate) fn from_router(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
-        IronicRefusal { status, message: message.into(), form: RefusalForm::Router }
+        IronicRefusal { status, message: message.into(), form: RefusalForm::Router, error_code: None }
     }
 }
 
 impl From<ApiError> for IronicRefusal {
     fn from(error: ApiError) -> IronicRefusal {
+        let error_code = error.error_code();
         let (status, message) = error.parts();
-        IronicRefusal::new(status, message)
+        IronicRefusal { error_code, ..IronicRefusal::new(status, message) }
     }
 }
 
 impl IntoResponse for IronicRefusal {
     fn into_response(self) -> Response {
-        let IronicRefusal { status, message, form } = self;
+        let IronicRefusal { status, message, form, error_code } = self;
         let who = if status.is_server_error() { "Server" } else { "Client" };
         let inner = match form {
             RefusalForm::Call => json!({"faultcode": who, "faultstring": message, "debuginfo": null}),
@@ -67,6 +70,24 @@ impl IntoResponse for IronicRefusal {
                 json!({"code": status.as_u16(), "title": title, "description": message})
             }
         };
-        (status, Json(json!({"error_message": inner.to_string()}))).into_response()
+        let mut response = (status, Json(json!({"error_message": inner.to_string()}))).into_response();
+        attach_error(&mut response, message, error_code);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_server::server_health::ErrorMessage;
+
+    #[test]
+    fn response_retains_the_code_and_the_message() {
+        let outage =
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "why").with_error_code(ErrorCode::DatabaseUnavailable);
+        let response = IronicRefusal::from(outage).into_response();
+        assert_eq!(response.extensions().get::<ErrorCode>(), Some(&ErrorCode::DatabaseUnavailable));
+        assert_eq!(response.extensions().get::<ErrorMessage>().unwrap().0, "why");
+        assert!(IronicRefusal::conflict("no").into_response().extensions().get::<ErrorCode>().is_none());
     }
 }

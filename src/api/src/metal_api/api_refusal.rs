@@ -7,8 +7,7 @@ use common::diagnostic::{Diagnostic, join_problems};
 use common::error::Error;
 use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
-use http_server::api_error::ApiError;
-use http_server::server_health::ErrorMessage;
+use http_server::api_error::{ApiError, attach_error};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -124,17 +123,17 @@ impl From<ApiError> for ApiRefusal {
 
 impl From<Error> for ApiRefusal {
     fn from(error: Error) -> ApiRefusal {
-        ApiRefusal::internal_error(error.to_string()).with_error_code(error.code())
+        ApiError::from(error).into()
     }
 }
 
 impl IntoResponse for ApiRefusal {
     fn into_response(self) -> Response {
         let ApiRefusal { status, message, problems, conflict, code, error_code } = self;
-        let error = ErrorMessage(message.clone());
-        let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict, code, error_code };
+        let statuscode = status.as_u16();
+        let body = RefusalBody { statuscode, message: message.clone(), problems, conflict, code, error_code };
         let mut response = (status, Json(body)).into_response();
-        response.extensions_mut().insert(error);
+        attach_error(&mut response, message, error_code);
         response
     }
 }
@@ -142,6 +141,7 @@ impl IntoResponse for ApiRefusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use common::error::Phase;
 
     #[test]
     fn conversions_preserve_the_codes() {
@@ -152,5 +152,15 @@ mod tests {
         assert_eq!((back.code(), back.error_code()), (Some("a-code"), Some(ErrorCode::Plan)));
         let uncoded = ApiRefusal::from(ApiError::bad_request("no")).into_error();
         assert_eq!((uncoded.code(), uncoded.error_code()), (None, None));
+    }
+
+    #[test]
+    fn unavailable_database_requests_a_retry() {
+        let error = Error::new(Phase::Serve, "PostgreSQL lacks free space").with_code(ErrorCode::DatabaseUnavailable);
+        let response = ApiRefusal::from(error).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.extensions().get::<ErrorCode>(), Some(&ErrorCode::DatabaseUnavailable));
+        let other = ApiRefusal::from(Error::new(Phase::Serve, "no")).into_response();
+        assert_eq!(other.status(), StatusCode::INTERNAL_SERVER_ERROR);
     }
 }

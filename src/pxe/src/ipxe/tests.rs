@@ -1,11 +1,13 @@
 use super::*;
+use std::collections::BTreeMap;
 
 /// Interpreter for the iPXE commands in the scripts. Execution ends when an image is booted.
 struct Interpreter<'a> {
     /// Executed commands, except `echo`.
     executed: Vec<String>,
     messages: Vec<String>,
-    downloads: u32,
+    /// Numbers that the script counts with `inc`.
+    counters: BTreeMap<String, u32>,
     settings: &'a [(&'a str, &'a str)],
     /// Function that returns whether the command succeeds.
     succeeds: &'a mut dyn FnMut(&str) -> bool,
@@ -57,9 +59,10 @@ impl Interpreter<'_> {
     }
 
     fn execute_command(&mut self, command: &str, name: &str, rest: &str) -> Result<bool, String> {
-        let value = |name: &str| match name {
-            "downloads" => self.downloads.to_string(),
-            name => self.settings.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value).to_owned(),
+        let setting = |name: &str| self.settings.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+        let value = |name: &str| match self.counters.get(name) {
+            Some(count) => count.to_string(),
+            None => setting(name).to_owned(),
         };
         let expand = |text: &str| {
             let mut parts = text.split("${");
@@ -73,15 +76,20 @@ impl Interpreter<'_> {
         match name {
             _ if name.starts_with(':') => return Ok(true),
             "echo" => self.messages.push(rest),
-            "clear" => self.downloads = 0,
-            "inc" => self.downloads += 1,
+            "clear" => return Ok(self.counters.remove(&rest).is_some()),
+            "inc" => {
+                let (name, step) = rest.split_once(' ').unwrap_or((rest.as_str(), "1"));
+                *self.counters.entry(name.to_owned()).or_default() += step.parse::<u32>().unwrap();
+            }
             "isset" => return Ok(!rest.is_empty()),
             "iseq" => return Ok(rest.split_once(' ').is_some_and(|(one, other)| one == other)),
             _ => {
-                self.executed.push(command.to_owned());
-                let ok = (self.succeeds)(command);
+                // The URLs contain settings of the machine, and are compared as in the script.
+                let command = if name == "sleep" { format!("sleep {rest}") } else { command.to_owned() };
+                self.executed.push(command.clone());
+                let ok = (self.succeeds)(&command);
                 let executes = matches!(name, "chain" | "boot" | "sanboot");
-                return if ok && executes { Err(command.to_owned()) } else { Ok(ok) };
+                return if ok && executes { Err(command) } else { Ok(ok) };
             }
         }
         Ok(true)
@@ -94,7 +102,9 @@ fn execute(
     settings: &[(&str, &str)],
     succeeds: &mut dyn FnMut(&str) -> bool,
 ) -> (String, Vec<String>, Vec<String>) {
-    let mut interpreter = Interpreter { executed: Vec::new(), messages: Vec::new(), downloads: 9, settings, succeeds };
+    // An earlier script of the same boot may have left its counts.
+    let counters = ["downloads", "pause"].map(|name| (name.to_owned(), 9)).into();
+    let mut interpreter = Interpreter { executed: Vec::new(), messages: Vec::new(), counters, settings, succeeds };
     let end = interpreter.execute(script);
     (end, interpreter.executed, interpreter.messages)
 }
@@ -177,7 +187,7 @@ fn failed_downloads_are_repeated_a_limited_number_of_times() {
     let failures = [("chain", start_script(url)), ("kernel", ramdisk_script(&boot(), false))];
     let failures = failures.into_iter().chain(["initrd", "boot"].map(|name| (name, ramdisk_script(&boot(), false))));
     for (name, script) in failures {
-        for lost in 0..6 {
+        for lost in 0..DOWNLOADS + 2 {
             let mut left = lost;
             let mut succeeds = |command: &str| {
                 let fails = command.split(' ').next() == Some(name) && left > 0;
@@ -201,11 +211,55 @@ fn failed_downloads_are_repeated_a_limited_number_of_times() {
     }
 }
 
+/// Returns whether all commands except this one succeed.
+fn all_but(name: &str) -> impl FnMut(&str) -> bool {
+    move |command| command.split(' ').next() != Some(name)
+}
+
+#[test]
+fn unavailable_server_is_awaited_for_ten_minutes() {
+    let url = "http://10.0.2.2:8080";
+    let awaited =
+        [("chain", start_script(url), "the boot script"), ("kernel", ramdisk_script(&boot(), false), "kernel")];
+    for (name, script, what) in awaited {
+        let (end, executed, messages) = execute(&script, BOOTED, &mut all_but(name));
+        assert_eq!(end, "exit 1", "the firmware boots the disk even if the server never answers");
+        let mut pauses: Vec<u32> =
+            executed.iter().filter_map(|command| command.strip_prefix("sleep ")?.parse().ok()).collect();
+        assert_eq!(pauses.pop(), Some(30), "the last message can be read");
+        assert_eq!((pauses[..7].to_vec(), pauses.len()), (vec![5, 10, 15, 20, 25, 30, 30], DOWNLOADS as usize - 1));
+        let total: u32 = pauses.iter().sum();
+        assert!((600..660).contains(&total), "{total}");
+        let waits: Vec<_> = messages.iter().filter(|message| message.contains("Ctrl-C stops waiting")).collect();
+        assert_eq!(waits.len(), pauses.len(), "the reason of each pause is displayed");
+        let expected = format!("drophammer: waiting for {what}");
+        assert!(
+            waits[2].starts_with(&expected)
+                && waits[2].contains(&format!("from {url}: attempt 3 of 24 failed, the next follows in 15 s")),
+            "{waits:?}"
+        );
+    }
+}
+
+#[test]
+fn ctrl_c_at_the_console_stops_waiting() {
+    for (name, script, keep_from_disk) in [
+        ("chain", start_script("http://10.0.2.2:8080"), false),
+        ("kernel", ramdisk_script(&boot(), false), false),
+        ("kernel", ramdisk_script(&boot(), true), true),
+    ] {
+        let mut succeeds = |command: &str| command != "sleep 10" && all_but(name)(command);
+        let (end, executed, messages) = execute(&script, BOOTED, &mut succeeds);
+        let times = executed.iter().filter(|command| command.split(' ').next() == Some(name)).count();
+        assert_eq!((times, end.as_str()), (2, if keep_from_disk { "reboot" } else { "exit 1" }));
+        assert!(messages.iter().any(|message| message.contains("CANNOT BOOT")), "{messages:?}");
+    }
+}
+
 #[test]
 fn machine_with_forbidden_disk_boot_never_exits_ipxe() {
     for name in ["kernel", "initrd", "boot"] {
-        let mut succeeds = |command: &str| command.split(' ').next() != Some(name);
-        let (end, executed, messages) = execute(&ramdisk_script(&boot(), true), BOOTED, &mut succeeds);
+        let (end, executed, messages) = execute(&ramdisk_script(&boot(), true), BOOTED, &mut all_but(name));
         assert_eq!(end, "reboot");
         assert_eq!(executed.last().unwrap(), "sleep 1800");
         assert!(

@@ -1,10 +1,10 @@
 //! Entries of the audit log: every change, with its values, and every refused request.
 
 use super::*;
-use api::access::route_access::{RouteAccess, all_rules};
+use api::access::route_access::{RouteAccess, all_rules, is_query};
 
 impl Running {
-    async fn audit(&self, query: &str) -> Vec<Value> {
+    pub(super) async fn audit(&self, query: &str) -> Vec<Value> {
         self.v1("GET", &format!("/v1/audit?{query}"), &Value::Null).await.json().as_array().unwrap().clone()
     }
 }
@@ -12,7 +12,7 @@ impl Running {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_modifying_route_leaves_an_audit_entry() {
     let server = Running::start().await;
-    for (method, route, access, _) in all_rules().filter(|(method, ..)| *method != "GET") {
+    for (method, route, access, _) in all_rules().filter(|(method, route, ..)| !is_query(method, route)) {
         let RouteAccess::User(_) = access else { continue };
         let path = route.replace("{id}", TWO).replace("{*path}", "x").replace("{name}", "x");
         let path = path.replace("{state}", "hidden").replace("{token}", "x");
@@ -35,7 +35,7 @@ async fn every_modifying_route_leaves_an_audit_entry() {
 
 /// Requests whose paths do not contain their objects: method, path, body, and the object that the audit entry must
 /// name.
-const OBJECTS_IN_BODIES: [(&str, &str, &str, &str); 15] = [
+const OBJECTS_IN_BODIES: [(&str, &str, &str, &str); 14] = [
     ("PUT", "/v1/users", r#"{"name": "ann", "role": "viewer"}"#, "ann"),
     ("POST", "/v1/documents/apply", "{}", "documents"),
     ("POST", "/v1/documents/export", "", "documents"),
@@ -49,8 +49,7 @@ const OBJECTS_IN_BODIES: [(&str, &str, &str, &str); 15] = [
     ("POST", "/v1/machines/confirm", "", "all machines"),
     ("POST", "/v1/deploy_templates", r#"{"name": "CUSTOM_A"}"#, "CUSTOM_A"),
     ("POST", "/v1/deploy-templates", r#"{"name": "CUSTOM_A"}"#, "CUSTOM_A"),
-    // A search changes nothing, and a rollout has an id only once it is created.
-    ("POST", "/v1/machine/find", "{}", ""),
+    // A rollout has an id only once it is created.
     ("POST", "/v1/rollouts", r#"{"at_most": 1, "members": []}"#, ""),
 ];
 
@@ -59,7 +58,7 @@ async fn audit_entry_names_the_object_of_every_modifying_route() {
     let server = Running::start().await;
     let bearer = format!("Bearer {}", server.operator());
     let headers = [("Authorization", bearer.as_str()), ("X-OpenStack-Ironic-API-Version", "latest")];
-    for (method, route, access, _) in all_rules().filter(|(method, ..)| *method != "GET") {
+    for (method, route, access, _) in all_rules().filter(|(method, route, ..)| !is_query(method, route)) {
         let RouteAccess::User(_) = access else { continue };
         let in_body = OBJECTS_IN_BODIES.iter().find(|(one, other, ..)| (one, other) == (method, route));
         let (body, object) = match in_body {
@@ -144,6 +143,48 @@ async fn refused_requests_leave_a_limited_number_of_entries() {
     server.call("wrong", "POST", &format!("/v1/machine/{ONE}/event"), &json!({})).await;
     server.token(ONE).await;
     assert_eq!(server.audit("").await.len(), before);
+}
+
+/// A viewer sends requests that succeed, and refused requests. Neither may displace the entries of changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn viewers_cannot_fill_the_log() {
+    let server = Running::start().await;
+    let viewer = server.user("vic", "viewer", &[]).await;
+    let before = server.audit("limit=1000").await.len();
+    for _ in 0..50 {
+        let found = server.call(&viewer, "POST", "/v1/machine/find", &json!({})).await;
+        assert_eq!(found.status, 200, "{}", found.text());
+    }
+    let body = json!({"size": "c1", "image": "debian-12"});
+    assert_eq!(server.call(&viewer, "POST", "/v1/filesystemlayout/try", &body).await.status, 422, "no layout applies");
+    let refused = server.audit("limit=1000").await;
+    assert_eq!(refused.len(), before + 1, "a refused query is recorded, a successful one is not");
+    assert_eq!((&refused[0]["user"], &refused[0]["outcome"]), (&json!("vic"), &json!("refused")));
+    let browser = server.browser_with(&viewer).await;
+    for number in 0..50 {
+        assert_eq!(server.call(&viewer, "POST", "/v1/machine/find", &json!({"size": number})).await.status, 400);
+        assert_eq!(browser.post("/logout", &[], &[("form", "wrong")]).await.status, 403);
+    }
+    let all = server.audit("limit=1000").await;
+    assert_eq!(all.iter().filter(|entry| entry["outcome"] == "refused").count(), 20, "refusals are limited");
+    browser.log_out().await;
+    let entry = server.audit("limit=1").await.remove(0);
+    assert_eq!(
+        (&entry["action"], &entry["outcome"], &entry["user"]),
+        (&json!("POST /logout"), &json!("done"), &json!("vic"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logins_of_a_user_are_limited() {
+    let server = Running::start().await;
+    let viewer = server.user("vic", "viewer", &[]).await;
+    for _ in 0..30 {
+        server.browser_with(&viewer).await;
+    }
+    let refused = server.ask("POST", "/login", &[], &format!("token={viewer}")).await;
+    assert_eq!((refused.status, refused.headers["retry-after"].as_str()), (429, "5"), "{}", refused.text());
+    server.browser().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

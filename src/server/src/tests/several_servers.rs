@@ -279,6 +279,70 @@ async fn step_restart_is_not_repeated_by_another_server() {
     assert_eq!(controller.count("POST"), 1);
 }
 
+/// Returns the phase of machine ONE in the list of a server.
+async fn listed_phase(server: &Running) -> Value {
+    let listed = server.v1("GET", "/v1/machines", &Value::Null).await.json();
+    listed.as_array().unwrap().iter().find(|machine| machine["id"] == ONE).unwrap()["phase"].clone()
+}
+
+/// A machine sends events to one server, and continues at another server. The first server must not show the last event
+/// that it has received itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_server_shows_the_last_event_of_a_machine() {
+    let Some(url) = new_database() else { return };
+    let [a, b] = start_two(&url).await;
+    let path = format!("/v1/machine/{ONE}/event");
+    let token = a.token(ONE).await;
+    let event = json!({ "event": "Installing", "message": "erases the disks", "step": "storage.wipe" });
+    assert_eq!(a.call(&token, "POST", &path, &event).await.status, 200);
+    let browser = a.browser().await;
+    assert!(browser.text("/").await.contains("erases the disks"));
+    for server in [&a, &b] {
+        assert_eq!(listed_phase(server).await, "installing");
+    }
+    let token = b.token(ONE).await;
+    for server in [&a, &b] {
+        assert_eq!(listed_phase(server).await, "PXE booting");
+    }
+    assert!(!browser.text("/").await.contains("erases the disks"));
+    let event = json!({ "event": "Crashed", "message": "no disk" });
+    assert_eq!(b.call(&token, "POST", &path, &event).await.status, 200);
+    for server in [&a, &b] {
+        assert_eq!(listed_phase(server).await, "failed");
+    }
+}
+
+/// Starts two servers with the same files and the same token of the operator.
+async fn start_two(url: &str) -> [Running; 2] {
+    let a = start(with_images(), url).await;
+    let dir = with_images();
+    std::fs::copy(a.dir.path().join("operator.token"), dir.path().join("operator.token")).unwrap();
+    [a, start(dir, url).await]
+}
+
+/// A user logs in at one server. The session is valid at the other server, which can also end it, and survives a
+/// restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn login_is_valid_at_all_servers() {
+    let Some(url) = new_database() else { return };
+    let [a, b] = start_two(&url).await;
+    let at_a = a.browser().await;
+    let at_b = at_a.at(&b);
+    assert!(at_b.text("/").await.contains("<h1>") && at_a.text("/").await.contains("<h1>"));
+    at_b.log_out().await;
+    assert_eq!([at_a.get("/").await.status, at_b.get("/").await.status], [303, 303]);
+
+    let token = a.user("ann", "viewer", &[]).await;
+    let at_b = b.browser_with(&token).await;
+    at_b.at(&a).text("/").await;
+    let a = start(a.stop().await, &url).await;
+    at_b.at(&a).text("/").await;
+    for is_disabled in [true, false] {
+        assert_eq!(a.v1("POST", "/v1/users/ann", &json!({ "disabled": is_disabled })).await.status, 200);
+        assert_eq!([at_b.get("/").await.status, at_b.at(&a).get("/").await.status], [303, 303], "{is_disabled}");
+    }
+}
+
 /// Creates a directory whose machine ONE must be restarted over Redfish before its installation.
 fn with_reboot_step(controller: &GatedController) -> TempDir {
     let dir = with_controller(controller);

@@ -179,12 +179,18 @@ async fn flood_of_one_address_delays_others_by_one_job() {
         streams.push(stream);
     }
     server
-        .wait_until(|| server.request_permits.count_requests(flood) == CONNECTIONS, "all requests have arrived")
+        .wait_until(
+            || server.client_quotas.request_permits.count_requests(flood) == CONNECTIONS,
+            "all requests have arrived",
+        )
         .await;
     let mut other = server.keep_alive_from(MACHINE_ADDRESS).await;
     other.write_all(get(&format!("/boot.ipxe?uuid={TWO}")).as_bytes()).await.unwrap();
     server
-        .wait_until(|| server.request_permits.count_requests(machine) == 1, "the other machine's request has arrived")
+        .wait_until(
+            || server.client_quotas.request_permits.count_requests(machine) == 1,
+            "the other machine's request has arrived",
+        )
         .await;
     let jobs = || (server.state.waiting_jobs(flood), server.state.waiting_jobs(machine));
     server
@@ -217,7 +223,7 @@ async fn waiting_machines_do_not_use_turns_of_their_address() {
         stream.write_all(wait.as_bytes()).await.unwrap();
         streams.push(stream);
     }
-    let count = || server.request_permits.count_requests("127.0.0.1".parse().unwrap());
+    let count = || server.client_quotas.request_permits.count_requests("127.0.0.1".parse().unwrap());
     server
         .wait_until(|| count() == 3 * http_server::request_permits::MAXIMUM_ADDRESS_REQUESTS, "all of them wait")
         .await;

@@ -222,6 +222,50 @@ async fn revoked_and_foreign_tokens_and_disabled_users_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_token_is_refused_and_recorded_once() {
+    let server = Running::start().await;
+    let token = server.user("ann", "operator", &[]).await;
+    assert_eq!(server.status(&token, "GET", "/v1/machines", &Value::Null).await, 200);
+    let database = rusqlite::Connection::open(server.dir.path().join("drophammer.sqlite")).unwrap();
+    let expire = "UPDATE user_tokens SET expires = '2020-01-01T00:00:00Z' WHERE user_name = 'ann'";
+    assert_eq!(database.execute(expire, []).unwrap(), 1);
+    for (method, path) in [("GET", "/v1/machines".to_owned()), ("POST", format!("/v1/machine/{ONE}/lock"))] {
+        let before = server.audit("limit=1000").await.len();
+        let refused = server.call(&token, method, &path, &json!({})).await;
+        assert_eq!(refused.status, 401, "{}", refused.text());
+        assert!(!refused.text().contains("ann"), "{}", refused.text());
+        let entries = server.audit("limit=1000").await;
+        assert_eq!(entries.len(), before + 1, "{method} {path}");
+        let entry = &entries[0];
+        assert_eq!((&entry["user"], &entry["token"], &entry["path"]), (&json!("ann"), &json!("t"), &json!(path)));
+        assert_eq!((&entry["status"], &entry["outcome"]), (&json!(401), &json!("refused")));
+        assert_eq!(entry["reason"], "the token has expired");
+    }
+    let file = std::fs::read_to_string(server.dir.path().join("machines/one.yaml")).unwrap();
+    assert!(!file.contains("locked"), "{file}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn access_to_machine_of_another_project_is_recorded_once() {
+    let server = Running::start_in(with_projects()).await;
+    let blue = server.user("bob", "operator", &["blue"]).await;
+    for (method, action) in [("GET", "details"), ("POST", "lock"), ("DELETE", "free")] {
+        let before = server.audit("limit=1000").await.len();
+        let path = format!("/v1/machine/{TWO}/{action}");
+        assert_eq!(server.status(&blue, method, &path, &json!({})).await, 404, "{method} {path}");
+        let entries = server.audit("limit=1000").await;
+        assert_eq!(entries.len(), before + 1, "{method} {path}");
+        let entry = &entries[0];
+        assert_eq!(
+            (&entry["user"], &entry["role"], &entry["object"]),
+            (&json!("bob"), &json!("operator"), &json!(TWO))
+        );
+        assert_eq!((&entry["status"], &entry["outcome"]), (&json!(404), &json!("refused")));
+        assert_eq!(entry["reason"], "the machine does not exist, or belongs to another project");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invalid_users_and_tokens_are_refused() {
     let server = Running::start().await;
     for body in [

@@ -50,6 +50,11 @@ impl Running {
 }
 
 impl Browser<'_> {
+    /// Returns a browser with the same cookie for requests to another server.
+    pub(super) fn at<'a>(&self, server: &'a Running) -> Browser<'a> {
+        Browser { server, cookie: self.cookie.clone() }
+    }
+
     pub(super) async fn get(&self, path: &str) -> Answer {
         self.server.get(path, &[("Cookie", &self.cookie)]).await
     }
@@ -65,6 +70,11 @@ impl Browser<'_> {
         let page = self.text("/").await;
         let (_, rest) = page.split_once("name=\"form\" value=\"").unwrap();
         rest.split('"').next().unwrap().to_owned()
+    }
+
+    pub(super) async fn log_out(&self) {
+        let token = self.token().await;
+        assert_eq!(self.post("/logout", &[], &[("form", &token)]).await.status, 303);
     }
 
     pub(super) async fn post(&self, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
@@ -121,8 +131,7 @@ async fn pages_require_a_login() {
     for (headers, token) in [(&[][..], "x".to_owned()), (&[("Origin", "http://evil")], browser.token().await)] {
         assert_eq!(browser.post("/logout", headers, &[("form", &token)]).await.status, 403);
     }
-    let token = browser.token().await;
-    assert_eq!(browser.post("/logout", &[], &[("form", &token)]).await.status, 303);
+    browser.log_out().await;
     assert_eq!(browser.get("/").await.status, 303);
 }
 
@@ -132,7 +141,8 @@ async fn repeated_wrong_tokens_block_the_login() {
     for _ in 0..10 {
         assert_eq!(server.post("/login", &[], &[("token", "wrong")]).await.status, 401);
     }
-    assert_eq!(server.post("/login", &[], &[("token", &server.operator())]).await.status, 429);
+    let refused = server.post("/login", &[], &[("token", &server.operator())]).await;
+    assert_eq!((refused.status, refused.headers["retry-after"].as_str()), (429, "5"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
