@@ -214,7 +214,8 @@ pub(crate) fn find_machine<'a>(all: &'a [MachineSummary], wanted: &str) -> Resul
         (Some(machine), _) => Ok(machine),
         (None, [machine]) => Ok(machine),
         (None, []) => {
-            Err(format!("the server has no machine {wanted:?}; `drophammer machine list` lists its machines"))
+            let why = format!("the server has no machine {wanted:?}; `drophammer machine list` lists its machines");
+            Err(ErrorCode::ObjectMissing.annotate(why))
         }
         (None, several) => {
             let ids: Vec<&str> = several.iter().map(|machine| machine.id.as_str()).collect();

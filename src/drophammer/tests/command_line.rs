@@ -210,6 +210,22 @@ fn the_code_of_a_response_is_printed_once() {
 }
 
 #[test]
+fn a_reworded_refusal_has_the_code_of_the_server() {
+    let dir = directory();
+    let server = Server::start(Vec::new(), |request| match request.line().as_str() {
+        "GET /v1/machines" => ResponseBehavior::respond(200, "[]"),
+        _ => {
+            let body = r#"{"statuscode": 422, "message": "image d is in use by machines:[1]", "error_code": "DH-600"}"#;
+            ResponseBehavior::respond(422, body)
+        }
+    });
+    let url = server.url("");
+    let output =
+        drophammer(dir.path()).args(["image", "delete", "d", "--server", url.trim_end_matches('/')]).output().unwrap();
+    assert_eq!(message(&output), "drophammer: image d is in use by 1 machine: 1 (DH-600)\n");
+}
+
+#[test]
 fn wrong_tokens_and_paths_are_explained() {
     let dir = directory();
     let body = r#"{"statuscode": 404, "message": "no such endpoint"}"#;

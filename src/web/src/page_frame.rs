@@ -102,7 +102,10 @@ pub(crate) fn form_token(person: &LoggedIn) -> Markup {
     html! { input type="hidden" name=(TOKEN) value=(person.form); }
 }
 
-pub(crate) fn render_login(app: &AppState, status: StatusCode, why: Option<&str>) -> Response {
+/// Returns the login form, with the reason why the previous login was refused.
+pub(crate) fn render_login(app: &AppState, refused: Option<ApiError>) -> Response {
+    let status = refused.as_ref().map_or(StatusCode::OK, ApiError::status);
+    let why = refused.map(ApiError::into_coded_message);
     let body = html! {
         main #main.narrow {
             h1 { "drophammer" }
@@ -126,11 +129,10 @@ pub(crate) fn reword_message(message: &str) -> String {
     reword_metal_phrases(access::visible_message(message))
 }
 
-/// Returns the status and the message of an error, in the product's own wording. The REST API uses metal-api's
-/// phrases instead, because metal-api's clients compare them.
+/// Returns the status and the message of an error, in the product's own wording and with its error code. The REST API
+/// uses metal-api's phrases instead, because metal-api's clients compare them.
 pub(crate) fn operator_words(error: ApiError) -> (StatusCode, String) {
-    let (status, message) = error.parts();
-    (status, reword_metal_phrases(&message))
+    (error.status(), reword_metal_phrases(&error.into_coded_message()))
 }
 
 /// Replaces the ids of machines in a message by their names, if the user may access the machines.
@@ -147,8 +149,8 @@ pub(crate) fn named_words(app: &AppState, person: &LoggedIn, error: ApiError) ->
 
 /// Returns an error page.
 pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
+    let error_message = ErrorMessage(reword_metal_phrases(error.message()));
     let (status, message) = operator_words(error);
-    let error_message = ErrorMessage(message.clone());
     let named = person.map_or_else(|| message.clone(), |person| name_machines(app, person, &message));
     let main = html! {
         h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }

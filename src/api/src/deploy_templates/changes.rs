@@ -10,7 +10,6 @@ use crate::metal_api::document_edits;
 use crate::metal_api::document_edits::database_edits::{self, StoredChange};
 use axum::http::StatusCode;
 use common::diagnostic;
-use http_server::api_error::ApiError;
 use model::deploy_steps::template::{DeployTemplate, check_template, is_uuid, prune_step};
 use serde_json::{Value, json};
 use site::deploy_templates::{DeployTemplates, StoredTemplate};
@@ -191,11 +190,7 @@ async fn remove_template_file(app: &AppState, path: PathBuf, expected: &str) -> 
 
 /// Changes a template in the database. Returns false if templates are stored as files.
 async fn change_stored(app: &AppState, path: &Path, expected: Option<&str>, new: Option<&str>) -> TemplateResult<bool> {
-    let failed = |error: ApiError| {
-        let (status, message) = error.parts();
-        IronicRefusal::new(status, message)
-    };
-    match database_edits::change(app, path, expected, new).await.map_err(failed)? {
+    match database_edits::change(app, path, expected, new).await? {
         None => Ok(false),
         Some(StoredChange::Stored) => Ok(true),
         Some(StoredChange::Conflict(author)) => {

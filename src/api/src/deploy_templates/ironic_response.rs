@@ -1,11 +1,13 @@
 //! Responses in Ironic's format. The body of an error is a JSON object with one string, which in turn contains JSON.
-//! The fields in this inner JSON depend on whether a handler or the router refuses the request.
+//! The fields in this inner JSON depend on whether a handler or the router refuses the request. The field `error_code`
+//! next to `error_message` contains the code of the error in the manual.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
-use http_server::api_error::ApiError;
+use http_server::api_error::{ApiError, find_error_code};
 use serde_json::json;
 
 /// Refusal of a request.
@@ -14,6 +16,7 @@ pub(crate) struct IronicRefusal {
     status: StatusCode,
     message: String,
     form: RefusalForm,
+    error_code: Option<ErrorCode>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +32,7 @@ pub(crate) type TemplateResult<T = Response> = std::result::Result<T, IronicRefu
 impl IronicRefusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
         let message = without_os_error_numbers(&message.into()).into_owned();
-        IronicRefusal { status, message, form: RefusalForm::Call }
+        IronicRefusal { status, message, form: RefusalForm::Call, error_code: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> IronicRefusal {
@@ -45,20 +48,22 @@ impl IronicRefusal {
     }
 
     pub(crate) fn from_router(status: StatusCode, message: impl Into<String>) -> IronicRefusal {
-        IronicRefusal { status, message: message.into(), form: RefusalForm::Router }
+        IronicRefusal { status, message: message.into(), form: RefusalForm::Router, error_code: None }
     }
 }
 
 impl From<ApiError> for IronicRefusal {
     fn from(error: ApiError) -> IronicRefusal {
+        let error_code = error.specific_error_code();
         let (status, message) = error.parts();
-        IronicRefusal::new(status, message)
+        IronicRefusal { error_code, ..IronicRefusal::new(status, message) }
     }
 }
 
 impl IntoResponse for IronicRefusal {
     fn into_response(self) -> Response {
-        let IronicRefusal { status, message, form } = self;
+        let IronicRefusal { status, message, form, error_code } = self;
+        let error_code = find_error_code(error_code, status, &message);
         let who = if status.is_server_error() { "Server" } else { "Client" };
         let inner = match form {
             RefusalForm::Call => json!({"faultcode": who, "faultstring": message, "debuginfo": null}),
@@ -67,6 +72,6 @@ impl IntoResponse for IronicRefusal {
                 json!({"code": status.as_u16(), "title": title, "description": message})
             }
         };
-        (status, Json(json!({"error_message": inner.to_string()}))).into_response()
+        (status, Json(json!({"error_message": inner.to_string(), "error_code": error_code}))).into_response()
     }
 }

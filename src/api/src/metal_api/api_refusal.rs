@@ -7,7 +7,7 @@ use common::diagnostic::{Diagnostic, join_problems};
 use common::error::Error;
 use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
-use http_server::api_error::ApiError;
+use http_server::api_error::{ApiError, find_error_code};
 use http_server::server_health::ErrorMessage;
 use serde::Serialize;
 use serde_json::Value;
@@ -27,8 +27,7 @@ pub(crate) struct RefusalBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
     /// Error code as in the manual, such as `DH-310`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error_code: Option<ErrorCode>,
+    error_code: ErrorCode,
 }
 
 #[derive(Debug)]
@@ -116,7 +115,7 @@ impl ApiRefusal {
 
 impl From<ApiError> for ApiRefusal {
     fn from(error: ApiError) -> ApiRefusal {
-        let (code, error_code) = (error.code(), error.error_code());
+        let (code, error_code) = (error.code(), error.specific_error_code());
         let (status, message) = error.parts();
         ApiRefusal { code, error_code, ..ApiRefusal::new(status, message) }
     }
@@ -132,6 +131,7 @@ impl IntoResponse for ApiRefusal {
     fn into_response(self) -> Response {
         let ApiRefusal { status, message, problems, conflict, code, error_code } = self;
         let error = ErrorMessage(message.clone());
+        let error_code = find_error_code(error_code, status, &message);
         let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict, code, error_code };
         let mut response = (status, Json(body)).into_response();
         response.extensions_mut().insert(error);
@@ -149,8 +149,8 @@ mod tests {
         let refusal = ApiRefusal::from(error());
         assert_eq!((refusal.code, refusal.error_code), (Some("a-code"), Some(ErrorCode::Plan)));
         let back = refusal.into_error();
-        assert_eq!((back.code(), back.error_code()), (Some("a-code"), Some(ErrorCode::Plan)));
+        assert_eq!((back.code(), back.specific_error_code()), (Some("a-code"), Some(ErrorCode::Plan)));
         let uncoded = ApiRefusal::from(ApiError::bad_request("no")).into_error();
-        assert_eq!((uncoded.code(), uncoded.error_code()), (None, None));
+        assert_eq!((uncoded.code(), uncoded.specific_error_code()), (None, None));
     }
 }

@@ -159,7 +159,7 @@ fn objects_are_shown_by_name() {
         |name: &str, format| common::output_capture::recorded(|| print_object(&racks(), &objects(), name, format));
     assert_eq!(shown("rack2", ShowFormat::Yaml), "bytes: 1000\nname: rack2\nphase: installed\n");
     assert!(shown("rack2", ShowFormat::Json).starts_with("{\n  \"bytes\": 1000,"));
-    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks (DH-100)\n";
+    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks (DH-609)\n";
     assert_eq!(shown("rack3", ShowFormat::Yaml), refused);
     assert_eq!(shown("rack3", ShowFormat::Json), refused);
 }
