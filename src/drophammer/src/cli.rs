@@ -373,6 +373,8 @@ mod tests {
             ["config", "image", "layout", "machine", "os", "rollout", "site", "size", "template", "user", "volume"]
         {
             let list = find_command(&format!("{noun} list"));
+            let has_watch = list.get_arguments().any(|argument| argument.get_long() == Some("watch"));
+            assert_eq!(has_watch, noun != "config", "{noun} --watch");
             for option in ["output", "filter", "sort", "quiet", "no-headers"] {
                 assert!(list.get_arguments().any(|argument| argument.get_long() == Some(option)), "{noun} --{option}");
             }

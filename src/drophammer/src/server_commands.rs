@@ -42,7 +42,7 @@ mod tests;
 mod unrecorded_installations;
 pub mod users;
 pub mod volumes;
-mod watched_output;
+pub(crate) mod watched_output;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
 pub(crate) use images::{
