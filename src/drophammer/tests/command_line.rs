@@ -63,6 +63,7 @@ fn a_closed_pipe_is_not_an_error() {
     let others = [
         vec!["machine", "list", "--json"],
         vec!["machine", "list", "--watch"],
+        vec!["site", "list", ".", "--watch"],
         vec!["check", "default.yaml"],
         vec!["check", "default.yaml", "--json"],
         vec!["check", "default.yaml", "--fix"],
@@ -90,6 +91,19 @@ fn a_closed_pipe_is_not_an_error() {
         assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{arguments:?}: {said}");
         // The plan for this inventory may be refused.
         assert!(matches!(output.status.code(), Some(0 | 2)), "{arguments:?}: {:?} {said}", output.status);
+    }
+}
+
+#[test]
+fn missing_verbs_and_single_dashes_are_explained() {
+    let dir = directory();
+    for (arguments, expected) in [
+        (&["machine", "delete", "web-1"][..], "tip: `drophammer machine free` removes"),
+        (&["plan", "-out=web-1.plan", "--machine", "web-1"], "a similar argument exists: '--out'"),
+    ] {
+        let output = drophammer(dir.path()).args(arguments).output().unwrap();
+        let said = message(&output);
+        assert!(output.status.code() == Some(64) && said.contains(expected), "{arguments:?}: {said}");
     }
 }
 
