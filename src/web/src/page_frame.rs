@@ -33,6 +33,9 @@ const NAVIGATION_LINKS: [(&str, &str); 9] = [
     ("/volumes", "Volumes"),
 ];
 
+/// Maximum number of problems that are visible before the list is expanded.
+const VISIBLE_PROBLEMS: usize = 5;
+
 /// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
 pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
     let body = html! {
@@ -85,13 +88,18 @@ pub(crate) fn list_problems(health: &ServerHealth, of_directory: &[String]) -> V
     health.problems().into_iter().chain(of_directory.iter().map(|problem| reword_metal_phrases(problem))).collect()
 }
 
-/// Shows the current problems.
+/// Shows the current problems. Only the first ones are visible until the others are expanded.
 pub(crate) fn show_problems(problems: &[String]) -> Markup {
+    let (visible, further) = problems.split_at(problems.len().min(VISIBLE_PROBLEMS));
     html! {
-        section #problems.problem role="alert" hidden[problems.is_empty()] {
+        section #problems.problem role="alert" hidden[problems.is_empty()] data-visible=(VISIBLE_PROBLEMS) {
             details open {
                 summary { (format_count(problems.len(), "problem", "problems")) }
-                ul { @for problem in problems { li { (problem) } } }
+                ul { @for problem in visible { li { (problem) } } }
+                details.more hidden[further.is_empty()] {
+                    summary { "and " (format_count(further.len(), "further problem", "further problems")) }
+                    ul { @for problem in further { li { (problem) } } }
+                }
                 p.faint { "While a file in the directory has a problem, the last good version of the file stays in force." }
             }
         }
@@ -259,6 +267,16 @@ fn to_second(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_first_problems_are_visible() {
+        let problems: Vec<String> = (1..=7).map(|number| format!("problem {number}")).collect();
+        let shown = show_problems(&problems).0;
+        let (visible, further) = shown.split_once("<details class=\"more\"><summary>and 2 further problems").unwrap();
+        assert!(visible.contains("7 problems") && visible.matches("<li>").count() == 5, "{visible}");
+        assert!(further.contains("<li>problem 6</li><li>problem 7</li>"), "{further}");
+        assert!(show_problems(&problems[..5]).0.contains("<details class=\"more\" hidden>"));
+    }
 
     #[test]
     fn times_of_day_have_the_date_as_a_tooltip() {

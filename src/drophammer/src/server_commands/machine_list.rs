@@ -69,9 +69,10 @@ pub(super) fn list_machines(
     json: bool,
 ) -> Result<CommandOutcome> {
     let is_for_readers = list_options.list.is_for_readers(json)?;
+    let output = list_options.list.output_format(json)?;
     if !list_options.watch.watch {
         if is_for_readers {
-            server_problems::print_problems(server);
+            server_problems::print_problems(server, output);
         }
         if is_for_readers && all.is_empty() && list_options.list.filter.is_empty() {
             print_note(
@@ -82,7 +83,7 @@ pub(super) fn list_machines(
         return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &list_options.list, json);
     }
     let format = |all: &Vec<MachineSummary>| {
-        let problems = if is_for_readers { server_problems::format_problems(server) } else { String::new() };
+        let problems = if is_for_readers { server_problems::format_problems(server, output) } else { String::new() };
         let columns = machine_columns(all, OffsetDateTime::now_utc());
         format_for_terminal(&columns, all, &list_options.list, json).map(|list| problems + &list)
     };

@@ -264,7 +264,7 @@ async fn list_is_filtered_by_serial_number_and_address() {
 async fn page_shows_directory_problems_and_last_valid_machines() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
-    let hidden = "<section class=\"problem\" id=\"problems\" role=\"alert\" hidden>";
+    let hidden = "<section class=\"problem\" id=\"problems\" role=\"alert\" hidden data-visible=\"5\">";
     assert!(browser.text("/").await.contains(hidden), "{}", browser.text("/").await);
     let eventually = async |words: &[&str]| {
         let began = std::time::Instant::now();
