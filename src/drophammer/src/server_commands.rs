@@ -13,6 +13,7 @@ pub(crate) mod connection;
 pub mod contexts;
 mod document_endpoint;
 mod fact_sections;
+pub(crate) mod filter_completion;
 mod free_machine;
 pub mod images;
 pub mod layouts;

@@ -189,7 +189,7 @@ pub fn modify_image(options: &ModifyImageOptions) -> Result<CommandOutcome> {
     }
 }
 
-fn image_columns() -> ObjectList<'static, Value> {
+pub(super) fn image_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("id", |image| text_of_field(image, "id")),
         ListColumn::new("name", |image| text_of_field(image, "name")).with_prose(),

@@ -74,7 +74,7 @@ fn print_layout(answer: OperatorResponse<Value>, format: ShowFormat) -> Result<C
 }
 
 /// Returns the columns of metal-stack's first proposal, and a column for the filesystems.
-fn layout_columns() -> ObjectList<'static, Value> {
+pub(super) fn layout_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("id", |layout| text_of_field(layout, "id")),
         ListColumn::new("description", |layout| text_of_field(layout, "description")).with_prose(),

@@ -134,7 +134,7 @@ fn format_state(shown: &OsDefinitionResponse) -> String {
     states.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 
-fn definition_columns() -> ObjectList<'static, OsDefinitionResponse> {
+pub(super) fn definition_columns() -> ObjectList<'static, OsDefinitionResponse> {
     let columns = vec![
         ListColumn::new("name", |shown: &OsDefinitionResponse| shown.name.clone()),
         ListColumn::new("os_version", |shown: &OsDefinitionResponse| shown.os_version.clone().unwrap_or_default()),

@@ -208,7 +208,7 @@ fn sort_naturally(mut machines: Vec<&MachineSummary>) -> Vec<&MachineSummary> {
     machines
 }
 
-fn rollout_columns() -> ObjectList<'static, RolloutView> {
+pub(super) fn rollout_columns() -> ObjectList<'static, RolloutView> {
     let columns = vec![
         ListColumn::new("id", |rollout: &RolloutView| rollout.id.to_string()),
         ListColumn::new("state", |rollout: &RolloutView| state_word(rollout).to_owned()),

@@ -102,7 +102,7 @@ fn read_size_file(file: &Path) -> Result<std::result::Result<Value, String>> {
     Ok(size.map(|size| json!(size)))
 }
 
-fn size_columns() -> ObjectList<'static, Value> {
+pub(super) fn size_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("id", |size| text_of_field(size, "id")),
         ListColumn::new("name", |size| text_of_field(size, "name")).only_wide(),

@@ -95,7 +95,7 @@ pub fn run_template_command(options: &TemplateOptions) -> Result<CommandOutcome>
     }
 }
 
-fn fetch_templates(server: &OperatorClient) -> Result<OperatorResponse<Vec<Value>>> {
+pub(super) fn fetch_templates(server: &OperatorClient) -> Result<OperatorResponse<Vec<Value>>> {
     let all = server.send_json::<Value>(server.request(Method::GET, AT))?;
     Ok(all.map(|mut all| all["deploy-templates"].as_array_mut().map(std::mem::take).unwrap_or_default()))
 }
@@ -158,7 +158,7 @@ fn print_done(answer: OperatorResponse<Value>, as_json: bool, done: &str) -> Res
     }
 }
 
-fn template_columns() -> ObjectList<'static, Value> {
+pub(super) fn template_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("name", |template| text_of_field(template, "name")),
         ListColumn::new("steps", |template: &Value| {

@@ -283,7 +283,7 @@ fn describe_user(user: &UserRecord) -> String {
     format!("{}: {}, {}{disabled}\n", escape_line(&user.name), user.role, describe_projects(&user.projects))
 }
 
-fn user_columns() -> ObjectList<'static, UserRecord> {
+pub(super) fn user_columns() -> ObjectList<'static, UserRecord> {
     let columns = vec![
         ListColumn::new("name", |user: &UserRecord| user.name.clone()),
         ListColumn::new("role", |user: &UserRecord| user.role.to_string()),

@@ -76,7 +76,9 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
 }
 
 /// Fetches all volumes, and the machines, whose names the list contains.
-fn fetch_volumes(server: &OperatorClient) -> Result<OperatorResponse<(Vec<MachineSummary>, Vec<VolumeResponse>)>> {
+pub(super) fn fetch_volumes(
+    server: &OperatorClient,
+) -> Result<OperatorResponse<(Vec<MachineSummary>, Vec<VolumeResponse>)>> {
     let machines = match server.send_json(server.request(Method::GET, "/v1/machines"))? {
         OperatorResponse::Good(machines) => machines,
         OperatorResponse::Refused(why) => return Ok(OperatorResponse::Refused(why)),
@@ -98,7 +100,7 @@ fn print_volumes(
     }
 }
 
-fn volume_columns(machines: &[MachineSummary]) -> ObjectList<'_, VolumeResponse> {
+pub(super) fn volume_columns(machines: &[MachineSummary]) -> ObjectList<'_, VolumeResponse> {
     let columns = vec![
         ListColumn::new("name", |volume: &VolumeResponse| volume.name.clone()),
         ListColumn::new("machine", |volume: &VolumeResponse| machine_name(machines, &volume.machine).to_owned()),
