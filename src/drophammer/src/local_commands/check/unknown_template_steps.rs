@@ -17,7 +17,7 @@ pub(super) fn find_unknown_steps(text: &str) -> Vec<Diagnostic> {
 
 fn describe_unknown_step(index: usize, name: &str) -> Diagnostic {
     let similar = find_mistyped(name, CATALOG.iter().map(|entry| entry.name));
-    let suggestion = similar.map(|similar| format!("; a similar step exists: {similar}")).unwrap_or_default();
+    let suggestion = similar.map(|similar| format!("; did you mean {similar}?")).unwrap_or_default();
     let message =
         format!("unknown step {name}: the agent refuses this step, unless the template is only for Ironic{suggestion}");
     Diagnostic::new(format!("steps[{index}].step"), message)
@@ -39,7 +39,7 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("unknown step vendor.flash: the agent refuses this step, unless"), "{found:?}");
         let mistyped = notes("  - {interface: bios, step: factory_rest, args: {}, priority: 95}\n");
-        assert!(mistyped[0].ends_with("a similar step exists: bios.factory_reset"), "{mistyped:?}");
+        assert!(mistyped[0].ends_with("did you mean bios.factory_reset?"), "{mistyped:?}");
         assert_eq!(notes("  - 5\n"), [] as [String; 0], "problems of an invalid template are reported as such");
     }
 }
