@@ -66,8 +66,8 @@ fn suggest_command(error: &mut Error, command: &Command, word: &str, explain_mis
 /// the option with its dash.
 fn find_single_dash_option<'a>(command: &'a Command, arguments: &[String], invalid: &str) -> Option<&'a str> {
     let is_meant = |word: &&String| invalid.len() == 2 && word.starts_with(invalid) && !word.starts_with("--");
-    let word = arguments.iter().find(is_meant)?;
-    let name = word[1..].split('=').next().filter(|name| name.len() > 1)?;
+    let word = arguments.iter().find(is_meant)?.split('=').next()?;
+    let name = word.get(1..).filter(|name| name.len() > 1)?;
     let mut options = find_command(command, arguments, word).get_arguments().filter(|option| !option.is_hide_set());
     options.find_map(|option| option.get_long().filter(|long| *long == name))
 }
