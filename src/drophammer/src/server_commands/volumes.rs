@@ -33,10 +33,7 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     if let VolumeCommand::List { list, .. } = &options.command
         && list.watch.watch
     {
-        let format = |(machines, all): &(Vec<MachineSummary>, Vec<VolumeResponse>)| {
-            format_for_terminal(&volume_columns(machines), all, &list.list, options.json)
-        };
-        return watch_responses(|| fetch_volumes(&server), format);
+        return watch_volumes(&server, &list.list, options.json);
     }
     let machines: Vec<MachineSummary> = match server.send_json(server.request(Method::GET, "/v1/machines"))? {
         OperatorResponse::Good(all) => all,
@@ -85,6 +82,14 @@ pub(super) fn fetch_volumes(
     };
     let volumes = server.send_json(server.request(Method::GET, "/v1/volumes"))?;
     Ok(volumes.map(|volumes| (machines, volumes)))
+}
+
+/// Prints the list of volumes repeatedly.
+fn watch_volumes(server: &OperatorClient, list: &ListOptions, json: bool) -> Result<CommandOutcome> {
+    let format = |(machines, all): &(Vec<MachineSummary>, Vec<VolumeResponse>)| {
+        format_for_terminal(&volume_columns(machines), all, list, json)
+    };
+    watch_responses(|| fetch_volumes(server), format)
 }
 
 fn print_volumes(
