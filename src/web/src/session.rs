@@ -49,17 +49,12 @@ impl FromRequestParts<Arc<AppState>> for LoggedIn {
                 // Only browsers, which accept HTML, are redirected to the login page.
                 false => ApiError::not_found("no such endpoint").with_error_code(ErrorCode::ServerUrl).into_response(),
             },
-            _ => refuse_login(
-                app,
-                StatusCode::UNAUTHORIZED,
-                "you are not logged in, or the server was restarted: log in",
-            ),
+            _ => {
+                let why = "you are not logged in, or the server was restarted: log in";
+                page_frame::render_error(app, None, ApiError::new(StatusCode::UNAUTHORIZED, why))
+            }
         })
     }
-}
-
-fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
-    page_frame::render_error(app, None, ApiError::new(status, why))
 }
 
 /// Returns the response to a request for a web page if the authorization layer has refused the request.
@@ -98,7 +93,8 @@ pub(crate) async fn post_login(
     body: axum::body::Body,
 ) -> Response {
     if is_cross_site(&headers) {
-        return refuse_login(&app, StatusCode::FORBIDDEN, "this form was sent by another site");
+        let error = ApiError::new(StatusCode::FORBIDDEN, "this form was sent by another site");
+        return page_frame::render_error(&app, None, error.with_error_code(ErrorCode::ControlPlane));
     }
     if !app.sessions.may_try(peer) {
         let why = "too many wrong tokens: wait a minute";

@@ -164,7 +164,7 @@ async fn error_pages_contain_their_code_once() {
     for (answer, status, code) in [
         (browser.get("/machines/nobody").await, 404, "DH-609"),
         (browser.get("/layouts/nobody/picture.svg").await, 404, "DH-609"),
-        (browser.post("/logout", &[], &[("form", "x")]).await, 403, "DH-716"),
+        (browser.post("/logout", &[], &[("form", "x")]).await, 403, "DH-600"),
         (browser.post(&format!("/machines/{TWO}/power"), &[], &fields).await, 409, "DH-612"),
         (browser.get("/plan?layout=nobody").await, 400, "DH-706"),
     ] {
