@@ -55,7 +55,7 @@ pub fn reword_syntax_error(message: &str) -> Cow<'_, str> {
     if let Some(rest) = message.strip_prefix("unexpected character: `") {
         return Cow::Owned(format!("text that begins with {} must be quoted", rest.trim_end_matches('\'')));
     }
-    Cow::Borrowed(MESSAGES.iter().find(|(theirs, _)| *theirs == message).map_or(message, |(_, ours)| ours))
+    Cow::Borrowed(MESSAGES.iter().find(|(theirs, _)| *theirs == message).map_or(message, |(_, ours)| *ours))
 }
 
 #[cfg(test)]
