@@ -2,6 +2,8 @@
 
 mod suggestions;
 
+pub use suggestions::MissingCommandExplanation;
+
 use clap::{FromArgMatches, Subcommand};
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
@@ -79,9 +81,10 @@ pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
 }
 
 /// Parses the command line according to `command`, starts the log, runs the parsed command, and returns the exit code
-/// of the program.
+/// of the program. `explain_missing` returns the replacement of a subcommand that does not exist.
 pub fn run_program<C: FromArgMatches>(
     mut command: clap::Command,
+    explain_missing: MissingCommandExplanation,
     run: impl Fn(C) -> Result<CommandOutcome>,
 ) -> ExitCode {
     let matches = command.clone().try_get_matches();
@@ -92,7 +95,7 @@ pub fn run_program<C: FromArgMatches>(
             let arguments: Vec<String> = std::env::args_os().skip(1).map(|word| word.display().to_string()).collect();
             // Only a built command contains its global options and its help.
             command.build();
-            suggestions::correct_suggestions(&mut error, &command, &arguments);
+            suggestions::correct_suggestions(&mut error, &command, &arguments, explain_missing);
             let wrong = error.use_stderr();
             print_usage(&error);
             return if wrong { ExitCode::from(64) } else { ExitCode::SUCCESS };

@@ -29,8 +29,12 @@ enum ImageCommand {
 }
 
 fn main() -> ExitCode {
-    agent::cli::run_program(AgentCli::command(), |cli: AgentCli| match cli.command {
-        ProgramCommand::Agent(command) => agent::cli::run_agent_command(&command),
-        ProgramCommand::Image(ImageCommand::Burn(options)) => agent::image_burn_command::run(&options),
-    })
+    agent::cli::run_program(
+        AgentCli::command(),
+        |_, _| None,
+        |cli: AgentCli| match cli.command {
+            ProgramCommand::Agent(command) => agent::cli::run_agent_command(&command),
+            ProgramCommand::Image(ImageCommand::Burn(options)) => agent::image_burn_command::run(&options),
+        },
+    )
 }

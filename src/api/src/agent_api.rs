@@ -268,7 +268,7 @@ pub(crate) fn is_event_within_quota(app: &AppState, ClientAddress(address): Clie
 }
 
 pub async fn no_such_endpoint() -> ApiError {
-    ApiError::not_found("no such endpoint")
+    ApiError::not_found("no such endpoint").with_error_code(ErrorCode::ServerUrl)
 }
 
 pub async fn method_not_allowed() -> ApiError {

@@ -4,6 +4,7 @@
 use super::AppState;
 use bmc::{WriteGuard, WriteKind};
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,5 +135,7 @@ fn refuse_busy(app: &AppState, id: &str, action: &LeasedAction, other: &LeasedAc
         action.action,
         other.describe()
     );
-    ApiError::new(axum::http::StatusCode::CONFLICT, why).with_code("controller-busy")
+    ApiError::new(axum::http::StatusCode::CONFLICT, why)
+        .with_code("controller-busy")
+        .with_error_code(ErrorCode::RequestDeferred)
 }

@@ -4,6 +4,7 @@
 use crate::{AppState, access};
 use axum::http::StatusCode;
 use bmc::TargetMachine;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use model::bmc::BmcAddress;
 use site::controller_index::ControllerSharing;
@@ -52,5 +53,7 @@ pub(crate) fn refuse_shared_controller(app: &AppState, machine: &str, at: &BmcAd
         "{name}: the power state and the boot device were not changed: the file of {other} also names the management \
          controller {at}, which can belong to only one of the two machines; correct the address in one of the files"
     );
-    Err(ApiError::new(StatusCode::CONFLICT, why).with_code("controller-shared"))
+    Err(ApiError::new(StatusCode::CONFLICT, why)
+        .with_code("controller-shared")
+        .with_error_code(ErrorCode::ManagementController))
 }

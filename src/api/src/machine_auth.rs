@@ -96,11 +96,10 @@ pub(crate) fn not_authorized_for(id: &str) -> ApiError {
     unauthorized(&format!(
         "the bearer token is missing or expired, does not belong to machine {id:?}, or was issued before the machine last booted or was freed"
     ))
-    .with_error_code(ErrorCode::BootToken)
 }
 
 fn unauthorized(message: &str) -> ApiError {
-    ApiError::new(StatusCode::UNAUTHORIZED, message)
+    ApiError::new(StatusCode::UNAUTHORIZED, message).with_error_code(ErrorCode::BootToken)
 }
 
 /// Registers the boot of a machine. The caller must have verified that the request comes from a privileged process.

@@ -26,8 +26,8 @@ pub fn openapi_document() -> &'static Value {
 fn build_document(all: &[&OperationDoc]) -> Value {
     let mut schemas = SchemaGenerators::new();
     // In Ironic's format, `error_message` is a string that contains JSON.
-    let as_ironic =
-        json!({"type": "object", "required": ["error_message"], "properties": {"error_message": {"type": "string"}}});
+    let as_ironic = json!({"type": "object", "required": ["error_message", "error_code"],
+            "properties": {"error_message": {"type": "string"}, "error_code": {"type": "string"}}});
     let refusals = [("Refused", response_schema::<RefusalBody>(&mut schemas)), ("RefusedAsIronic", as_ironic)];
     let refusals = refusals.map(|(name, schema)| {
         let content = json!({"application/json": {"schema": schema}});

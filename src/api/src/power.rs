@@ -12,6 +12,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, WriteGuard, read_power_state, switch_power};
 use common::error::Error;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use http_server::request_context::yield_permit;
@@ -137,6 +138,7 @@ impl MachineController {
                 format!("the file of machine {id} does not name a management controller: {how}"),
             )
             .with_code("controller-missing")
+            .with_error_code(ErrorCode::ManagementController)
         };
         let bmc = machine.bmc.clone().ok_or_else(none)?;
         let target = find_target(app, machine, &bmc.at);
@@ -182,5 +184,7 @@ fn request_panicked() -> ApiError {
 
 /// Returns the error response for a management controller that fails, or does not carry out a request.
 pub(crate) fn controller_failure(error: &Error) -> ApiError {
-    ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()).with_code("controller-failed")
+    ApiError::new(StatusCode::BAD_GATEWAY, error.to_string())
+        .with_code("controller-failed")
+        .with_error_code(ErrorCode::ManagementController)
 }

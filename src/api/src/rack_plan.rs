@@ -314,8 +314,8 @@ impl RackSnapshot {
                 let words =
                     ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
                 if let Err(why) = is_reinstallable(machine, install_state.clone(), &self.directory.known, &words) {
-                    let code = why.error_code().unwrap_or(ErrorCode::ReinstallRefused);
-                    return Some(MachineForecast::Refused(code.annotate(why.parts().1)));
+                    let why = why.with_error_code(ErrorCode::ReinstallRefused);
+                    return Some(MachineForecast::Refused(why.into_coded_message()));
                 }
                 let earlier = install_state.order.take().filter(|order| order.started);
                 let image = change.image.clone().unwrap_or(file_image);

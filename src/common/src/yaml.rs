@@ -8,12 +8,14 @@ pub mod block_writer;
 pub mod edit;
 #[cfg(test)]
 mod fuzz;
+pub mod syntax_errors;
 
 use crate::format::terminal_escaping::is_hidden;
 use crate::format::{INDENTING_TAB_ERROR, find_indenting_tab};
 use marked_yaml::{LoadError, LoaderOptions, Node, parse_yaml_with_options};
 use serde_json::Value;
 use std::fmt::Write;
+use syntax_errors::reword_syntax_error;
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 
@@ -46,7 +48,9 @@ fn describe_load_error(error: &LoadError) -> String {
         LoadError::UnexpectedAnchor(mark) => (Some(mark), "anchors and aliases are not supported".to_owned()),
         LoadError::MappingKeyMustBeScalar(mark) => (Some(mark), "the name of a field must be text".to_owned()),
         LoadError::UnexpectedTag(mark) => (Some(mark), "tags are not supported".to_owned()),
-        LoadError::ScanError(mark, error) => (Some(mark), format!("invalid YAML: {}", error.info())),
+        LoadError::ScanError(mark, error) => {
+            (Some(mark), format!("invalid YAML: {}", reword_syntax_error(error.info())))
+        }
         LoadError::DuplicateKey(duplicate) => {
             let name = duplicate.key.as_str();
             (duplicate.key.span().start(), format!("the field {name:?} is specified twice"))
@@ -193,7 +197,7 @@ mod tests {
         let mapping = || LoaderOptions::default().error_on_duplicate_keys(true);
         for (text, expected) in [
             ("id: [a\n", "invalid YAML: "),
-            ("a: b: c\n", "invalid YAML: mapping values are not allowed in this context"),
+            ("a: b: c\n", "invalid YAML: the line contains a second `: `"),
             ("- a\n", "1:1: the document must be a mapping"),
             ("? [a]\n: 1\n", "the name of a field must be text"),
             ("a: &x 1\n", "anchors and aliases are not supported"),

@@ -14,6 +14,11 @@ _drophammer_names() {
     local -a names
     mapfile -t names < <("${COMP_WORDS[0]}" complete -- "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
     if ((${#names[@]})); then
+        # By default, readline replaces only the text after the last equals sign.
+        local word=${COMP_LINE:0:COMP_POINT}
+        word=${word##*[[:space:]]}
+        if [[ $word == *=* && $COMP_WORDBREAKS == *=* ]]; then names=("${names[@]#"${word%=*}="}"); fi
+        if [[ ${names[0]} == *= ]]; then compopt -o nospace; fi
         COMPREPLY=("${names[@]}")
     else
         _drophammer "$@"
@@ -24,7 +29,9 @@ complete -F _drophammer_names -o bashdefault -o default drophammer
 const ZSH_NAMES: &str = r#"_drophammer() {
     local -a names
     names=(${(f)"$($words[1] complete -- "${(j: :)words[1,CURRENT]}" 2>/dev/null)"})
-    if (($#names)); then
+    if (($#names)) && [[ $names[1] == *= ]]; then
+        compadd -S '' -a names
+    elif (($#names)); then
         compadd -a names
     else
         _drophammer_static "$@"
@@ -110,6 +117,19 @@ mod tests {
         echo machine (complete -C "drophammer machine rei" | string split -f 1 \t)
         echo (complete -C "drophammer machine show st" | string match 'storage-*')
     "#;
+
+    #[test]
+    fn bash_inserts_only_the_rest_of_a_filter() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("drophammer.bash"), completion_script(CompletionShell::Bash)).unwrap();
+        let asks = format!("{BASH}\ncomplete_at_end 'drophammer machine list --filter phase=f'\n");
+        std::fs::write(folder.path().join("asks"), asks).unwrap();
+        let stub = "#!/bin/sh\n[ \"$1\" != complete ] || printf 'phase=failed\\nphase=free\\n'\n";
+        write_executable(&folder.path().join("drophammer"), stub);
+        let command = ToolCommand::new("bash").args(["--norc", "--noprofile"]).arg(folder.path().join("asks"));
+        let output = command.arg(folder.path()).env("HOME", folder.path()).deadline(SHELL_TIMEOUT).run().unwrap();
+        assert_eq!(output.stdout.lines().last(), Some("failed free"));
+    }
 
     #[test]
     fn real_shells_complete_commands_and_names() {

@@ -18,6 +18,7 @@ pub mod live_completion;
 pub mod local_commands;
 pub mod machine_adoption;
 pub mod man_pages;
+pub mod missing_verbs;
 mod object_list;
 pub mod server_commands;
 mod terminal_output;

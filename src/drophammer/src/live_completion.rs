@@ -1,5 +1,5 @@
-//! Completion of names of machines, images, layouts, rollouts, sizes, deploy templates, OS definitions, users and
-//! contexts. The completion scripts run the hidden command `complete` for each completion. The server has a second to
+//! Completion of names of machines, images, layouts, rollouts, sizes, deploy templates, OS definitions, volumes, users,
+//! tokens and contexts, and of filters. The completion scripts run the hidden command `complete` for each completion. The server has a second to
 //! respond; all failures are silent, so that the command line is not disturbed.
 //!
 //! The dynamic completion of `clap_complete` is not used, because it requires the feature `unstable-dynamic`.
@@ -10,9 +10,11 @@ mod tests;
 use crate::cli::Cli;
 use crate::client_config::ClientConfig;
 use crate::server_commands::connection::find_config_path;
+use crate::server_commands::filter_completion::complete_filter;
 use crate::server_commands::{OperatorClient, OperatorResponse, ServerOptions};
 use clap::{Arg, Command, CommandFactory};
 use common::command_outcome::CommandOutcome;
+use common::encoding::percent_encode;
 use common::error::Result;
 use common::output::print_text;
 use reqwest::Method;
@@ -35,14 +37,23 @@ enum NamedObject {
     Size,
     Template,
     OsDefinition,
+    Volume,
     User,
+    /// Token of the user that an earlier argument names.
+    Token,
     Context,
+    /// Value of `--filter`.
+    Filter,
 }
 
 /// Position in a command line at which a name is expected.
 #[derive(Debug)]
 struct NamePosition {
     object: NamedObject,
+    /// First word of the command.
+    noun: String,
+    /// First positional argument; empty if there is none before the name.
+    subject: String,
     /// Beginning of the name that was typed so far.
     prefix: String,
     /// Options of the command line that select the server.
@@ -77,7 +88,7 @@ fn find_position(line: &str) -> Option<NamePosition> {
     let prefix = if line.ends_with(char::is_whitespace) { "" } else { words.pop()? };
     let mut root = Cli::command();
     root.build();
-    let (mut command, mut noun, mut count) = (&root, "", 0);
+    let (mut command, mut path, mut positionals) = (&root, Vec::new(), Vec::new());
     let (mut pending, mut server) = (None, ServerOptions::default());
     for word in words {
         if let Some(option) = pending.take() {
@@ -90,19 +101,22 @@ fn find_position(line: &str) -> Option<NamePosition> {
                 (option, _) => pending = option,
             }
         } else if let Some(below) = command.find_subcommand(word) {
-            noun = if noun.is_empty() { below.get_name() } else { noun };
-            (command, count) = (below, 0);
+            path.push(below.get_name());
+            command = below;
+            positionals.clear();
         } else {
-            count += 1;
+            positionals.push(word);
         }
     }
     let argument = match pending {
         Some(option) => option,
         None if prefix.starts_with('-') => return None,
-        None => find_positional(command, count)?,
+        None => find_positional(command, positionals.len())?,
     };
     Some(NamePosition {
-        object: classify_argument(argument, noun, command.get_name())?,
+        object: classify_argument(argument, &path)?,
+        noun: (*path.first()?).to_owned(),
+        subject: positionals.first().map(|word| (*word).to_owned()).unwrap_or_default(),
         prefix: prefix.to_owned(),
         server,
     })
@@ -132,8 +146,10 @@ fn select_server(server: &mut ServerOptions, option: &Arg, value: &str) {
     }
 }
 
-/// Returns the type of object that an argument names. `noun` and `verb` are the first and the last word of the command.
-fn classify_argument(argument: &Arg, noun: &str, verb: &str) -> Option<NamedObject> {
+/// Returns the type of object that an argument names. `path` contains the words of the command.
+fn classify_argument(argument: &Arg, path: &[&str]) -> Option<NamedObject> {
+    let (noun, verb) = (*path.first()?, *path.last()?);
+    let has_list_columns = matches!(path, [_, "list"] | ["machine", "reinstall"]);
     // Only names of existing users are completed: `add` creates a user, and the argument `name` of `create` and
     // `revoke` is the name of a token.
     let is_existing_user = verb != "add" && (argument.get_id() == "user" || !["create", "revoke"].contains(&verb));
@@ -147,6 +163,9 @@ fn classify_argument(argument: &Arg, noun: &str, verb: &str) -> Option<NamedObje
         ("id", "size") => Some(NamedObject::Size),
         ("name", "template") => Some(NamedObject::Template),
         ("name", "os") => Some(NamedObject::OsDefinition),
+        ("name", "volume") | ("volume", "volume") => Some(NamedObject::Volume),
+        ("name", "user") if verb == "revoke" => Some(NamedObject::Token),
+        ("filter", _) if has_list_columns => Some(NamedObject::Filter),
         ("name" | "user", "user") if is_existing_user => Some(NamedObject::User),
         ("context", _) | ("name", "config") => Some(NamedObject::Context),
         _ => None,
@@ -163,9 +182,19 @@ fn find_names(position: &NamePosition) -> Result<Vec<String>> {
         NamedObject::Size => fetch_names(&position.server, "/v1/size", &["id"])?,
         NamedObject::Template => fetch_names(&position.server, "/v1/deploy-templates", &["name"])?,
         NamedObject::OsDefinition => fetch_names(&position.server, "/v1/os", &["name"])?,
+        NamedObject::Volume => fetch_names(&position.server, "/v1/volumes", &["name"])?,
+        NamedObject::Token => {
+            let path = format!("/v1/users/{}/tokens", percent_encode(&position.subject, ""));
+            fetch_names(&position.server, &path, &["name"])?
+        }
+        NamedObject::Filter => complete_filter(&position.server, &position.noun, &position.prefix)?,
         NamedObject::User => fetch_names(&position.server, "/v1/users", &["name"])?,
     };
-    names.retain(|name| name.starts_with(&position.prefix) && is_plain_name(name));
+    let is_plain = |name: &str| match position.object {
+        NamedObject::Filter => name.split(['=', ',']).all(is_plain_name),
+        _ => is_plain_name(name),
+    };
+    names.retain(|name| name.starts_with(&position.prefix) && is_plain(name));
     Ok(names)
 }
 

@@ -6,12 +6,13 @@ use common::error::Result;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use drophammer::command_examples::add_examples;
 use drophammer::environment_variables::{add_variables, is_variable_set};
+use drophammer::missing_verbs::explain_missing_verb;
 use drophammer::{completions, live_completion, local_commands, machine_adoption, man_pages, server_commands};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let command = add_examples(add_variables(Cli::command(), is_variable_set));
-    agent::cli::run_program(command, |cli: Cli| report_outcome(cli.command))
+    agent::cli::run_program(command, explain_missing_verb, |cli: Cli| report_outcome(cli.command))
 }
 
 /// Runs a command. A refusal, for example of an invalid file or URL, is printed, and has its own exit status in all

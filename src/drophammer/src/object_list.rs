@@ -14,6 +14,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
 use common::output::{is_output_closed, print_note, redraw_screen, to_json};
@@ -133,7 +134,7 @@ pub(crate) fn print_object<T: Serialize>(
     let ObjectList { command, noun, .. } = list;
     let Some(object) = objects.iter().find(|object| (list.name)(object) == name) else {
         let missing = format!("the server has no {command} {name:?}; `drophammer {command} list` lists its {noun}");
-        return report_refusal(Err(list_refusal(missing)));
+        return report_refusal(Err(list_refusal(missing).with_code(ErrorCode::ObjectMissing)));
     };
     print_value(object, format, |_| String::new())
 }

@@ -13,6 +13,7 @@ pub(crate) mod connection;
 pub mod contexts;
 mod document_endpoint;
 mod fact_sections;
+pub(crate) mod filter_completion;
 mod free_machine;
 pub mod images;
 pub mod layouts;
@@ -42,7 +43,7 @@ mod tests;
 mod unrecorded_installations;
 pub mod users;
 pub mod volumes;
-mod watched_output;
+pub(crate) mod watched_output;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
 pub(crate) use images::{
@@ -214,7 +215,8 @@ pub(crate) fn find_machine<'a>(all: &'a [MachineSummary], wanted: &str) -> Resul
         (Some(machine), _) => Ok(machine),
         (None, [machine]) => Ok(machine),
         (None, []) => {
-            Err(format!("the server has no machine {wanted:?}; `drophammer machine list` lists its machines"))
+            let why = format!("the server has no machine {wanted:?}; `drophammer machine list` lists its machines");
+            Err(ErrorCode::ObjectMissing.annotate(why))
         }
         (None, several) => {
             let ids: Vec<&str> = several.iter().map(|machine| machine.id.as_str()).collect();

@@ -63,6 +63,7 @@ fn a_closed_pipe_is_not_an_error() {
     let others = [
         vec!["machine", "list", "--json"],
         vec!["machine", "list", "--watch"],
+        vec!["image", "list", "--watch"],
         vec!["check", "default.yaml"],
         vec!["check", "default.yaml", "--json"],
         vec!["check", "default.yaml", "--fix"],
@@ -82,7 +83,7 @@ fn a_closed_pipe_is_not_an_error() {
     for arguments in lists.into_iter().chain(others) {
         let mut command = drophammer(dir.path());
         command.args(&arguments);
-        if arguments.contains(&"list") && arguments[0] == "machine" {
+        if arguments.contains(&"list") && arguments[0] != "config" {
             command.args(["--server", &url]);
         }
         let output = run_with_closed_pipe(command);
@@ -90,6 +91,19 @@ fn a_closed_pipe_is_not_an_error() {
         assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{arguments:?}: {said}");
         // The plan for this inventory may be refused.
         assert!(matches!(output.status.code(), Some(0 | 2)), "{arguments:?}: {:?} {said}", output.status);
+    }
+}
+
+#[test]
+fn missing_verbs_and_single_dashes_are_explained() {
+    let dir = directory();
+    for (arguments, expected) in [
+        (&["machine", "delete", "web-1"][..], "tip: `drophammer machine free` removes"),
+        (&["plan", "-out=web-1.plan", "--machine", "web-1"], "a similar argument exists: '--out'"),
+    ] {
+        let output = drophammer(dir.path()).args(arguments).output().unwrap();
+        let said = message(&output);
+        assert!(output.status.code() == Some(64) && said.contains(expected), "{arguments:?}: {said}");
     }
 }
 
@@ -207,6 +221,22 @@ fn the_code_of_a_response_is_printed_once() {
         let said = message(&output.unwrap());
         assert!(said.contains(printed) && said.matches("(DH-").count() == 1, "{status} {code}: {said}");
     }
+}
+
+#[test]
+fn a_reworded_refusal_has_the_code_of_the_server() {
+    let dir = directory();
+    let server = Server::start(Vec::new(), |request| match request.line().as_str() {
+        "GET /v1/machines" => ResponseBehavior::respond(200, "[]"),
+        _ => {
+            let body = r#"{"statuscode": 422, "message": "image d is in use by machines:[1]", "error_code": "DH-600"}"#;
+            ResponseBehavior::respond(422, body)
+        }
+    });
+    let url = server.url("");
+    let output =
+        drophammer(dir.path()).args(["image", "delete", "d", "--server", url.trim_end_matches('/')]).output().unwrap();
+    assert_eq!(message(&output), "drophammer: image d is in use by 1 machine: 1 (DH-600)\n");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::error::Error;
-use common::error_code::ErrorCode;
+use common::error_code::{ErrorCode, find_in_parentheses};
 use common::format::os_error_messages::without_os_error_numbers;
 use control::agent_api_types::ErrorBody;
 
@@ -42,8 +42,18 @@ impl ApiError {
         self.status
     }
 
+    /// Returns the message without its error code.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Returns the error code that the manual explains, such as `DH-310`.
-    pub fn error_code(&self) -> Option<ErrorCode> {
+    pub fn error_code(&self) -> ErrorCode {
+        find_error_code(self.error_code, self.status, &self.message)
+    }
+
+    /// Returns the error code that was set for this error; `None` if only the general code of its status applies.
+    pub fn specific_error_code(&self) -> Option<ErrorCode> {
         self.error_code
     }
 
@@ -57,16 +67,38 @@ impl ApiError {
         (self.status, self.message)
     }
 
-    /// Returns the message, with the error code that the manual explains at its end if the error has one.
+    /// Returns the message, with the error code that the manual explains at its end.
     pub fn into_coded_message(self) -> String {
-        match self.error_code {
-            Some(code) => code.annotate(self.message),
-            None => self.message,
-        }
+        self.error_code().annotate(self.message)
     }
 
     pub fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
+    }
+}
+
+/// Returns the error code of a refusal: its specific code, or else the code in its message, or else the general code of
+/// its status.
+pub fn find_error_code(specific: Option<ErrorCode>, status: StatusCode, message: &str) -> ErrorCode {
+    let in_message = || ErrorCode::parse(find_in_parentheses(message)?.trim_matches(['(', ')']));
+    specific.or_else(in_message).unwrap_or_else(|| general_code(status))
+}
+
+/// Returns the code for refusals with this status that have no more specific code.
+fn general_code(status: StatusCode) -> ErrorCode {
+    match status {
+        StatusCode::BAD_REQUEST => ErrorCode::Settings,
+        StatusCode::UNAUTHORIZED => ErrorCode::OperatorToken,
+        StatusCode::FORBIDDEN => ErrorCode::AccessDenied,
+        StatusCode::NOT_FOUND => ErrorCode::ObjectMissing,
+        StatusCode::METHOD_NOT_ALLOWED => ErrorCode::ServerUrl,
+        StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::RequestTooLarge,
+        StatusCode::MISDIRECTED_REQUEST => ErrorCode::UnknownServerName,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            ErrorCode::RequestDeferred
+        }
+        status if status.is_server_error() => ErrorCode::ServerProblem,
+        _ => ErrorCode::ControlPlane,
     }
 }
 
@@ -79,11 +111,9 @@ const RETRY_AFTER_OUTAGE: &str = "1";
 
 /// Attaches the message and the code of an error to its response. The log and the audit log read the message, and
 /// [`set_retry_after`] reads the code.
-pub fn attach_error(response: &mut Response, message: String, code: Option<ErrorCode>) {
+pub fn attach_error(response: &mut Response, message: String, code: ErrorCode) {
     response.extensions_mut().insert(ErrorMessage(message));
-    if let Some(code) = code {
-        response.extensions_mut().insert(code);
-    }
+    response.extensions_mut().insert(code);
 }
 
 /// Sets `Retry-After` if the client should repeat the request. Called for all responses, so that it does not depend on
@@ -109,10 +139,12 @@ impl From<Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let (code, error_code) = (self.code.map(str::to_owned), self.error_code.map(|code| code.to_string()));
-        let body = ErrorBody { statuscode: self.status.as_u16(), message: self.message.clone(), code, error_code };
+        let error_code = self.error_code();
+        let (code, error_text) = (self.code.map(str::to_owned), Some(error_code.to_string()));
+        let statuscode = self.status.as_u16();
+        let body = ErrorBody { statuscode, message: self.message.clone(), code, error_code: error_text };
         let mut response = (self.status, Json(body)).into_response();
-        attach_error(&mut response, self.message, self.error_code);
+        attach_error(&mut response, self.message, error_code);
         response
     }
 }
@@ -123,19 +155,32 @@ mod tests {
 
     #[test]
     fn retry_after_depends_on_status_and_code() {
-        let outage = Some(ErrorCode::DatabaseUnavailable);
         for (status, code, seconds) in [
-            (StatusCode::SERVICE_UNAVAILABLE, None, Some("5")),
-            (StatusCode::SERVICE_UNAVAILABLE, outage, Some("1")),
-            (StatusCode::TOO_MANY_REQUESTS, None, Some("5")),
-            (StatusCode::INTERNAL_SERVER_ERROR, None, None),
-            (StatusCode::OK, None, None),
+            (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::RequestDeferred, Some("5")),
+            (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::DatabaseUnavailable, Some("1")),
+            (StatusCode::TOO_MANY_REQUESTS, ErrorCode::RequestDeferred, Some("5")),
+            (StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::ServerProblem, None),
+            (StatusCode::OK, ErrorCode::ServerProblem, None),
         ] {
             let mut response = status.into_response();
             attach_error(&mut response, "why".to_owned(), code);
             set_retry_after(&mut response);
             let actual = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
             assert_eq!(actual, seconds, "{status} {code:?}");
+        }
+    }
+
+    #[test]
+    fn every_error_has_one_code() {
+        for (error, code, message) in [
+            (ApiError::not_found("none"), ErrorCode::ObjectMissing, "none (DH-609)"),
+            (ApiError::bad_request("no").with_error_code(ErrorCode::Plan), ErrorCode::Plan, "no (DH-201)"),
+            (ApiError::bad_request("refused: no (DH-310)"), ErrorCode::Mkfs, "refused: no (DH-310)"),
+            (ApiError::new(StatusCode::CONFLICT, "no (DH-1)"), ErrorCode::ControlPlane, "no (DH-1) (DH-600)"),
+            (ApiError::new(StatusCode::BAD_GATEWAY, "no"), ErrorCode::ServerProblem, "no (DH-714)"),
+            (ApiError::new(StatusCode::TOO_MANY_REQUESTS, "no"), ErrorCode::RequestDeferred, "no (DH-611)"),
+        ] {
+            assert_eq!((error.error_code(), error.into_coded_message().as_str()), (code, message));
         }
     }
 }

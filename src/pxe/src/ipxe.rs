@@ -73,10 +73,10 @@ impl RamdiskBoot<'_> {
     }
 }
 
-/// Maximum number of attempts of a script to load a file. The pauses between the attempts take 615 s in total, which is
-/// longer than most outages of a server or its database. The number is limited, because an installed machine with PXE
+/// Maximum number of attempts of a script to load a file. The pauses between the attempts take 165 s in total, which is
+/// longer than a restart of the server or its database. The number is limited, because an installed machine with PXE
 /// first in its boot order must boot its disk even if the server no longer exists.
-const DOWNLOADS: u32 = 24;
+const DOWNLOADS: u32 = 9;
 
 /// First pause between two attempts, in seconds. Each further pause is longer by this value, up to [`LONGEST_PAUSE`].
 const PAUSE: u32 = 5;

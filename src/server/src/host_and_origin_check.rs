@@ -2,6 +2,7 @@
 //! addresses, and whether a browser sends the request for another site. This module also adds the response headers
 //! that prevent caching.
 
+use super::plain_text_refusals;
 use api::AppState;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -32,7 +33,11 @@ pub(crate) async fn guard_request(State(app): State<Arc<AppState>>, request: Req
     let is_file = FILES.iter().any(|prefix| request.uri().path().starts_with(prefix));
     let mut response = match find_rejection(&app, &request) {
         Some(error) => error.into_response(),
-        None => next.run(request).await,
+        None => {
+            let is_call = request.uri().path().starts_with("/v1/");
+            let response = next.run(request).await;
+            if is_call { plain_text_refusals::convert_to_json(response).await } else { response }
+        }
     };
     add_headers(response.headers_mut(), is_file);
     response
@@ -46,7 +51,8 @@ fn find_rejection(app: &AppState, request: &Request) -> Option<ApiError> {
         return Some(error);
     }
     let cause = site_rejection(request.method(), path, request.headers())?;
-    Some(ApiError::new(StatusCode::FORBIDDEN, format!("{path}: {cause}")))
+    let error = ApiError::new(StatusCode::FORBIDDEN, format!("{path}: {cause}"));
+    Some(error.with_error_code(ErrorCode::ControlPlane))
 }
 
 /// Checks that the request addresses this server.

@@ -23,6 +23,7 @@ mod listeners;
 mod network_boot;
 mod opened_site;
 mod options;
+mod plain_text_refusals;
 mod record_retention;
 mod server_health_monitor;
 mod server_lifecycle;

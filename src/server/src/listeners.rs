@@ -225,4 +225,5 @@ async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress
         )));
     }
     ApiError::new(StatusCode::FORBIDDEN, format!("this server accepts this request only over https, on port {port}"))
+        .with_error_code(ErrorCode::Tls)
 }

@@ -57,6 +57,7 @@ mod power_control;
 mod preserved_allocation;
 mod project_boundaries;
 mod pxe_with_dnsmasq;
+mod refusal_codes;
 mod reinstall;
 mod reinstall_orders;
 mod rest_examples;

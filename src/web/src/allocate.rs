@@ -15,6 +15,7 @@ use api::operator_api::find_machine;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use site::operator_files::{MachineSpec, replace_positions};
@@ -89,7 +90,7 @@ async fn submit_allocation(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> 
     let file = read_machine_text(app, &machine.id).await.map_err(ApiRefusal::into_error)?;
     let text = new.add_to(&file).map_err(ApiRefusal::into_error)?;
     let checked = match new.image.is_empty() {
-        true => CheckedText::Invalid("no image is selected".to_owned()),
+        true => CheckedText::Invalid(ErrorCode::Settings.annotate("no image is selected")),
         false => match check_over_redfish(app, &machine.id).await.map_err(ApiRefusal::into_error) {
             Ok(()) => check_text(app, base, &machine, &text).await?,
             Err(error) => CheckedText::Invalid(named_words(app, person, error).1),

@@ -20,6 +20,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use bmc::PowerAction;
+use common::error_code::ErrorCode;
 use common::format::format_count;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
@@ -150,7 +151,7 @@ impl BulkAction {
             }
             BulkAction::Power(_) if machine.bmc.is_none() => {
                 let why = "the machine file does not name a management controller: add `bmc`";
-                Err(ApiError::new(StatusCode::CONFLICT, why))
+                Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ManagementController))
             }
             BulkAction::Power(_) => {
                 let phase = DisplayPhase::current(app, &summarize_machine(app, &machine).await?);

@@ -119,7 +119,7 @@ fn render_editor(app: &AppState, person: &LoggedIn, state: &EditorState) -> Resp
         p { a href={ "/machines/" (machine.id) } { (name) } }
         h1 { "Machine file of " (name) }
         p.faint { code { (file.path.strip_prefix(&app.dir).unwrap_or(&file.path).display()) } " may contain passwords and keys." }
-        @if let Some((_, why)) = refused { p.problem.words role="alert" { (why) "." } }
+        @if let Some((_, why)) = refused { p.problem.words role="alert" { (why) } }
         form.stack.wide method="post" {
             (page_frame::form_token(person))
             input type="hidden" name="base" value=(hex_digest(file.text.as_bytes()));

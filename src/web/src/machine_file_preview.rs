@@ -13,6 +13,7 @@ use api::metal_api::machine_file_replacement::{
 };
 use api::{AppState, access};
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use site::operator_files::MachineSpec;
@@ -107,20 +108,14 @@ pub(crate) async fn check_text(
     let id = current.id.as_str();
     let machine = match check_machine_text(app, id, text).await.map_err(ApiRefusal::into_error) {
         Ok(machine) => machine,
-        Err(error) => {
-            let (status, why) = operator_words(error);
-            return if status.is_server_error() {
-                Err(ApiError::new(status, why))
-            } else {
-                Ok(CheckedText::Invalid(why))
-            };
-        }
+        Err(error) if error.status().is_server_error() => return Err(error),
+        Err(error) => return Ok(CheckedText::Invalid(operator_words(error).1)),
     };
     if machine.project != current.project {
         access::check_new_project(machine.project.as_deref())?;
     }
     if let Some(why) = explain_kept_allocation(app, current, &machine).await? {
-        return Ok(CheckedText::Invalid(why));
+        return Ok(CheckedText::Invalid(ErrorCode::ControlPlane.annotate_uncoded(why)));
     }
     let effect = find_effect(app, base, &machine).await?;
     Ok(CheckedText::Valid(Box::new(machine), effect))

@@ -289,6 +289,17 @@
 
   if (body && !isComplete) load("list");
 
+  // --- Box with the problems, which remains collapsed on the other pages of this tab
+  const COLLAPSED = "problems-collapsed";
+  // Browsers may deny access to the storage.
+  const stored = (access) => { try { return access(sessionStorage); } catch { return null; } };
+  const problemBox = find("#problems > details");
+  if (problemBox) {
+    if (stored((storage) => storage.getItem(COLLAPSED))) problemBox.open = false;
+    problemBox.addEventListener("toggle", () => stored((storage) =>
+      problemBox.open ? storage.removeItem(COLLAPSED) : storage.setItem(COLLAPSED, "yes")));
+  }
+
   // --- Live updates
   if (main && live && window.EventSource) {
     const source = new EventSource("/events");
@@ -303,11 +314,17 @@
       const problems = JSON.parse(event.data).problems;
       section.hidden = problems.length === 0;
       find("summary", section).textContent = plural(problems.length, "problem", "problems");
-      find("ul", section).replaceChildren(...problems.map((problem) => {
+      const items = problems.map((problem) => {
         const item = document.createElement("li");
         item.textContent = problem;
         return item;
-      }));
+      });
+      const further = items.splice(Number(section.dataset.visible));
+      const more = find("details.more", section);
+      find("ul", section).replaceChildren(...items);
+      more.hidden = further.length === 0;
+      find("summary", more).textContent = `and ${plural(further.length, "further problem", "further problems")}`;
+      find("ul", more).replaceChildren(...further);
       if (body || machine) renew();
     });
     source.addEventListener("logout", () => {

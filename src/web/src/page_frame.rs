@@ -33,6 +33,9 @@ const NAVIGATION_LINKS: [(&str, &str); 9] = [
     ("/volumes", "Volumes"),
 ];
 
+/// Maximum number of problems that are visible before the list is expanded.
+const VISIBLE_PROBLEMS: usize = 5;
+
 /// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
 pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
     let body = html! {
@@ -85,13 +88,18 @@ pub(crate) fn list_problems(health: &ServerHealth, of_directory: &[String]) -> V
     health.problems().into_iter().chain(of_directory.iter().map(|problem| reword_metal_phrases(problem))).collect()
 }
 
-/// Shows the current problems.
+/// Shows the current problems. Only the first ones are visible until the others are expanded.
 pub(crate) fn show_problems(problems: &[String]) -> Markup {
+    let (visible, further) = problems.split_at(problems.len().min(VISIBLE_PROBLEMS));
     html! {
-        section #problems.problem role="alert" hidden[problems.is_empty()] {
+        section #problems.problem role="alert" hidden[problems.is_empty()] data-visible=(VISIBLE_PROBLEMS) {
             details open {
                 summary { (format_count(problems.len(), "problem", "problems")) }
-                ul { @for problem in problems { li { (problem) } } }
+                ul { @for problem in visible { li { (problem) } } }
+                details.more hidden[further.is_empty()] {
+                    summary { "and " (format_count(further.len(), "further problem", "further problems")) }
+                    ul { @for problem in further { li { (problem) } } }
+                }
                 p.faint { "While a file in the directory has a problem, the last good version of the file stays in force." }
             }
         }
@@ -102,7 +110,10 @@ pub(crate) fn form_token(person: &LoggedIn) -> Markup {
     html! { input type="hidden" name=(TOKEN) value=(person.form); }
 }
 
-pub(crate) fn render_login(app: &AppState, status: StatusCode, why: Option<&str>) -> Response {
+/// Returns the login form, with the reason why the previous login was refused.
+pub(crate) fn render_login(app: &AppState, refused: Option<ApiError>) -> Response {
+    let status = refused.as_ref().map_or(StatusCode::OK, ApiError::status);
+    let why = refused.map(ApiError::into_coded_message);
     let body = html! {
         main #main.narrow {
             h1 { "drophammer" }
@@ -126,11 +137,10 @@ pub(crate) fn reword_message(message: &str) -> String {
     reword_metal_phrases(access::visible_message(message))
 }
 
-/// Returns the status and the message of an error, in the product's own wording. The REST API uses metal-api's
-/// phrases instead, because metal-api's clients compare them.
+/// Returns the status and the message of an error, in the product's own wording and with its error code. The REST API
+/// uses metal-api's phrases instead, because metal-api's clients compare them.
 pub(crate) fn operator_words(error: ApiError) -> (StatusCode, String) {
-    let (status, message) = error.parts();
-    (status, reword_metal_phrases(&message))
+    (error.status(), reword_metal_phrases(&error.into_coded_message()))
 }
 
 /// Replaces the ids of machines in a message by their names, if the user may access the machines.
@@ -147,7 +157,7 @@ pub(crate) fn named_words(app: &AppState, person: &LoggedIn, error: ApiError) ->
 
 /// Returns an error page.
 pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
-    let code = error.error_code();
+    let (code, logged) = (error.error_code(), reword_metal_phrases(error.message()));
     let (status, message) = operator_words(error);
     let named = person.map_or_else(|| message.clone(), |person| name_machines(app, person, &message));
     let main = html! {
@@ -160,7 +170,7 @@ pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: Api
         None => html_response(status, &render_document("Refused", &html! { main #main.narrow { (main) } })),
     };
     *response.status_mut() = status;
-    attach_error(&mut response, message, code);
+    attach_error(&mut response, logged, code);
     response
 }
 
@@ -256,6 +266,16 @@ fn to_second(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_first_problems_are_visible() {
+        let problems: Vec<String> = (1..=7).map(|number| format!("problem {number}")).collect();
+        let shown = show_problems(&problems).0;
+        let (visible, further) = shown.split_once("<details class=\"more\"><summary>and 2 further problems").unwrap();
+        assert!(visible.contains("7 problems") && visible.matches("<li>").count() == 5, "{visible}");
+        assert!(further.contains("<li>problem 6</li><li>problem 7</li>"), "{further}");
+        assert!(show_problems(&problems[..5]).0.contains("<details class=\"more\" hidden>"));
+    }
 
     #[test]
     fn times_of_day_have_the_date_as_a_tooltip() {

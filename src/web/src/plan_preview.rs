@@ -62,11 +62,11 @@ pub(crate) async fn load_preview(
     };
     let computed =
         app.planner.run_job(&machine.id, move || plan_from_registration(&told, row, is_installed, now)).await;
-    match computed.map_err(ApiError::parts) {
+    match computed {
         Ok(outlook) => outlook.map_err(|why| ApiError::new(StatusCode::CONFLICT, why)),
         // If the planner is busy, the rest of the page must still be shown.
-        Err((StatusCode::SERVICE_UNAVAILABLE, why)) => Ok(PlanPreview::Unknown(why)),
-        Err((status, why)) => Err(ApiError::new(status, why)),
+        Err(error) if error.status() == StatusCode::SERVICE_UNAVAILABLE => Ok(PlanPreview::Unknown(error.parts().1)),
+        Err(error) => Err(error),
     }
 }
 

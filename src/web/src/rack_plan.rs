@@ -129,9 +129,10 @@ pub(crate) async fn get_plan(
     let form = SubmittedForm::parse_query(query.as_deref());
     let query = PlanQuery::parse(&form);
     let (status, plans) = match check_change(&app.directory(), &query.change) {
-        Err(error) => {
-            (StatusCode::BAD_REQUEST, html! { p.problem.words role="alert" { strong { "Refused: " } (error) } })
-        }
+        Err(error) => (
+            StatusCode::BAD_REQUEST,
+            html! { p.problem.words role="alert" { strong { "Refused: " } (error.to_coded_text()) } },
+        ),
         Ok(()) => {
             let again = !form.get("again").is_empty();
             let run = runs.find_or_start(&app, query.change.clone(), again);

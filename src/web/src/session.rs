@@ -11,6 +11,7 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::client_address::{ClientAddress, ConnectionInfo};
 use std::sync::Arc;
@@ -46,19 +47,14 @@ impl FromRequestParts<Arc<AppState>> for LoggedIn {
             (&Method::GET, path) if path != "/events" => match page_frame::is_for_browser(&parts.headers) {
                 true => Redirect::to("/login").into_response(),
                 // Only browsers, which accept HTML, are redirected to the login page.
-                false => ApiError::not_found("no such endpoint").into_response(),
+                false => ApiError::not_found("no such endpoint").with_error_code(ErrorCode::ServerUrl).into_response(),
             },
-            _ => refuse_login(
-                app,
-                StatusCode::UNAUTHORIZED,
-                "you are not logged in, or the server was restarted: log in",
-            ),
+            _ => {
+                let why = "you are not logged in, or the server was restarted: log in";
+                page_frame::render_error(app, None, ApiError::new(StatusCode::UNAUTHORIZED, why))
+            }
         })
     }
-}
-
-fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
-    page_frame::render_error(app, None, ApiError::new(status, why))
 }
 
 /// Returns the response to a request for a web page if the authorization layer has refused the request.
@@ -85,7 +81,7 @@ pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
 
 /// `GET /login`: shows the login form.
 pub(crate) async fn get_login(State(app): State<Arc<AppState>>) -> Response {
-    page_frame::render_login(&app, StatusCode::OK, None)
+    page_frame::render_login(&app, None)
 }
 
 /// `POST /login`: checks the token as the API does, and starts a session.
@@ -97,14 +93,12 @@ pub(crate) async fn post_login(
     body: axum::body::Body,
 ) -> Response {
     if is_cross_site(&headers) {
-        return refuse_login(&app, StatusCode::FORBIDDEN, "this form was sent by another site");
+        let error = ApiError::new(StatusCode::FORBIDDEN, "this form was sent by another site");
+        return page_frame::render_error(&app, None, error.with_error_code(ErrorCode::ControlPlane));
     }
     if !app.sessions.may_try(peer) {
-        return page_frame::render_login(
-            &app,
-            StatusCode::TOO_MANY_REQUESTS,
-            Some("too many wrong tokens: wait a minute"),
-        );
+        let why = "too many wrong tokens: wait a minute";
+        return page_frame::render_login(&app, Some(ApiError::new(StatusCode::TOO_MANY_REQUESTS, why)));
     }
     let form = match SubmittedForm::read_body(&app, peer, body).await {
         Ok(form) => form,
@@ -120,13 +114,13 @@ pub(crate) async fn post_login(
                 TokenVerdict::Refused { reason, .. } => reason,
                 _ => "wrong token",
             };
-            return page_frame::render_login(&app, StatusCode::UNAUTHORIZED, Some(why));
+            return page_frame::render_login(&app, Some(ApiError::new(StatusCode::UNAUTHORIZED, why)));
         }
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
     if !app.sessions.count_login(&identity.user) {
         let why = "too many logins of this user: wait a minute";
-        return page_frame::render_login(&app, StatusCode::TOO_MANY_REQUESTS, Some(why));
+        return page_frame::render_login(&app, Some(ApiError::new(StatusCode::TOO_MANY_REQUESTS, why)));
     }
     let cookie = match app.sessions.start_session(&identity.user, hash).await {
         Ok(cookie) => cookie,

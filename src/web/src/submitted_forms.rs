@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 use site::operator_files::MachineSpec;
@@ -116,10 +117,8 @@ impl<const BYTES: usize> FromRequest<Arc<AppState>> for ChangeForm<BYTES> {
         let is_ours =
             token_hash::hashes_equal(&token_hash::hash_token(form.get(TOKEN)), &token_hash::hash_token(&person.form));
         if !is_ours || is_cross_site(&parts.headers) {
-            return Err(refused(ApiError::new(
-                StatusCode::FORBIDDEN,
-                "this form does not belong to your session: go back, reload the page, and submit it again",
-            )));
+            let why = "this form does not belong to your session: go back, reload the page, and submit it again";
+            return Err(refused(ApiError::new(StatusCode::FORBIDDEN, why).with_error_code(ErrorCode::ControlPlane)));
         }
         let id = path.get("id").map(|id| id.to_lowercase()).unwrap_or_default();
         Ok(ChangeForm { app: app.clone(), person, peer, form, headers: parts.headers, id })

@@ -1,12 +1,13 @@
 //! Responses in Ironic's format. The body of an error is a JSON object with one string, which in turn contains JSON.
-//! The fields in this inner JSON depend on whether a handler or the router refuses the request.
+//! The fields in this inner JSON depend on whether a handler or the router refuses the request. The field `error_code`
+//! next to `error_message` contains the code of the error in the manual.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
-use http_server::api_error::{ApiError, attach_error};
+use http_server::api_error::{ApiError, attach_error, find_error_code};
 use serde_json::json;
 
 /// Refusal of a request.
@@ -53,7 +54,7 @@ impl IronicRefusal {
 
 impl From<ApiError> for IronicRefusal {
     fn from(error: ApiError) -> IronicRefusal {
-        let error_code = error.error_code();
+        let error_code = error.specific_error_code();
         let (status, message) = error.parts();
         IronicRefusal { error_code, ..IronicRefusal::new(status, message) }
     }
@@ -62,6 +63,7 @@ impl From<ApiError> for IronicRefusal {
 impl IntoResponse for IronicRefusal {
     fn into_response(self) -> Response {
         let IronicRefusal { status, message, form, error_code } = self;
+        let error_code = find_error_code(error_code, status, &message);
         let who = if status.is_server_error() { "Server" } else { "Client" };
         let inner = match form {
             RefusalForm::Call => json!({"faultcode": who, "faultstring": message, "debuginfo": null}),
@@ -70,7 +72,8 @@ impl IntoResponse for IronicRefusal {
                 json!({"code": status.as_u16(), "title": title, "description": message})
             }
         };
-        let mut response = (status, Json(json!({"error_message": inner.to_string()}))).into_response();
+        let body = json!({"error_message": inner.to_string(), "error_code": error_code});
+        let mut response = (status, Json(body)).into_response();
         attach_error(&mut response, message, error_code);
         response
     }
@@ -88,6 +91,5 @@ mod tests {
         let response = IronicRefusal::from(outage).into_response();
         assert_eq!(response.extensions().get::<ErrorCode>(), Some(&ErrorCode::DatabaseUnavailable));
         assert_eq!(response.extensions().get::<ErrorMessage>().unwrap().0, "why");
-        assert!(IronicRefusal::conflict("no").into_response().extensions().get::<ErrorCode>().is_none());
     }
 }

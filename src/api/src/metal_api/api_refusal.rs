@@ -7,7 +7,7 @@ use common::diagnostic::{Diagnostic, join_problems};
 use common::error::Error;
 use common::error_code::ErrorCode;
 use common::format::os_error_messages::without_os_error_numbers;
-use http_server::api_error::{ApiError, attach_error};
+use http_server::api_error::{ApiError, attach_error, find_error_code};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -26,8 +26,7 @@ pub(crate) struct RefusalBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
     /// Error code as in the manual, such as `DH-310`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error_code: Option<ErrorCode>,
+    error_code: ErrorCode,
 }
 
 #[derive(Debug)]
@@ -115,7 +114,7 @@ impl ApiRefusal {
 
 impl From<ApiError> for ApiRefusal {
     fn from(error: ApiError) -> ApiRefusal {
-        let (code, error_code) = (error.code(), error.error_code());
+        let (code, error_code) = (error.code(), error.specific_error_code());
         let (status, message) = error.parts();
         ApiRefusal { code, error_code, ..ApiRefusal::new(status, message) }
     }
@@ -130,6 +129,7 @@ impl From<Error> for ApiRefusal {
 impl IntoResponse for ApiRefusal {
     fn into_response(self) -> Response {
         let ApiRefusal { status, message, problems, conflict, code, error_code } = self;
+        let error_code = find_error_code(error_code, status, &message);
         let statuscode = status.as_u16();
         let body = RefusalBody { statuscode, message: message.clone(), problems, conflict, code, error_code };
         let mut response = (status, Json(body)).into_response();
@@ -149,9 +149,9 @@ mod tests {
         let refusal = ApiRefusal::from(error());
         assert_eq!((refusal.code, refusal.error_code), (Some("a-code"), Some(ErrorCode::Plan)));
         let back = refusal.into_error();
-        assert_eq!((back.code(), back.error_code()), (Some("a-code"), Some(ErrorCode::Plan)));
+        assert_eq!((back.code(), back.specific_error_code()), (Some("a-code"), Some(ErrorCode::Plan)));
         let uncoded = ApiRefusal::from(ApiError::bad_request("no")).into_error();
-        assert_eq!((uncoded.code(), uncoded.error_code()), (None, None));
+        assert_eq!((uncoded.code(), uncoded.specific_error_code()), (None, None));
     }
 
     #[test]

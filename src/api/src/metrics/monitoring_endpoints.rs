@@ -52,7 +52,7 @@ pub(crate) async fn get_livez() -> &'static str {
 /// shutting down. The endpoint needs no token, so its response contains only fixed descriptions. The details are in
 /// the log and on the web page.
 pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
-    let not = |why: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
+    let not = |why: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why).with_error_code(ErrorCode::ServerProblem);
     if *app.closing.borrow() {
         return Err(not("the server is shutting down"));
     }

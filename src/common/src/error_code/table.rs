@@ -135,6 +135,10 @@ error_codes! {
     606 OtherMachine "The allocation is for another machine";
     607 NoNetwork "The ramdisk has no network";
     608 RescueSystem "The machine has booted a rescue system";
+    609 ObjectMissing "The requested object does not exist";
+    610 RequestTooLarge "The request is too large";
+    611 RequestDeferred "The request cannot be processed now";
+    612 ManagementController "The management controller cannot be used";
     640 OrderOutdated "An outdated order";
     641 ReinstallRefused "The reinstall is refused";
     642 OrderTooLate "The order can no longer be changed";

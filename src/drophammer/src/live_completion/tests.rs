@@ -3,7 +3,9 @@ use std::net::TcpListener;
 
 #[test]
 fn positions_of_names_are_recognized() {
-    use NamedObject::{Context, Image, Layout, Machine, OsDefinition, Rollout, Size, Template, User};
+    use NamedObject::{
+        Context, Filter, Image, Layout, Machine, OsDefinition, Rollout, Size, Template, Token, User, Volume,
+    };
     for (line, expected) in [
         ("drophammer machine show ", Some((Machine, ""))),
         ("drophammer machine show sto", Some((Machine, "sto"))),
@@ -18,6 +20,13 @@ fn positions_of_names_are_recognized() {
         ("drophammer machine events sto", Some((Machine, "sto"))),
         ("drophammer audit --machine sto", Some((Machine, "sto"))),
         ("drophammer volume delete ", Some((Machine, ""))),
+        ("drophammer volume delete web-1 db", Some((Volume, "db"))),
+        ("drophammer volume show ", Some((Volume, ""))),
+        ("drophammer machine list --filter phase=f", Some((Filter, "phase=f"))),
+        ("drophammer machine reinstall --filter ima", Some((Filter, "ima"))),
+        ("drophammer volume ls --filter ", Some((Filter, ""))),
+        ("drophammer machine events a --filter ", None),
+        ("drophammer user token list ann --filter ", None),
         ("drophammer layout show ", Some((Layout, ""))),
         ("drophammer image show ", Some((Image, ""))),
         ("drophammer rollout show ", Some((Rollout, ""))),
@@ -29,6 +38,7 @@ fn positions_of_names_are_recognized() {
         ("drophammer user token list ", Some((User, ""))),
         ("drophammer user token create ", Some((User, ""))),
         ("drophammer user token create ann ", None),
+        ("drophammer user token revoke ann la", Some((Token, "la"))),
         ("drophammer user add ", None),
         ("drophammer size apply ", None),
         ("drophammer rollout list ", None),
@@ -56,6 +66,30 @@ fn completion_uses_server_of_the_command_line() {
     let server = find_position(line).unwrap().server;
     assert_eq!((server.server.as_deref(), server.context.as_deref()), (Some("http://h:1"), Some("c")));
     assert_eq!(server.token_file, Some(PathBuf::from("/t")));
+}
+
+#[test]
+fn tokens_and_filters_are_requested_from_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "t").unwrap();
+    let server = testing::http::Server::start(Vec::new(), |request| {
+        let body = match request.line().as_str() {
+            "GET /v1/users/ann/tokens" => r#"[{"name": "laptop"}, {"name": "$(reboot)"}]"#,
+            "GET /v1/size" => r#"[{"id": "c1-small"}, {"id": "c1-large"}, {"id": "$(reboot)"}]"#,
+            _ => "[]",
+        };
+        testing::http::ResponseBehavior::respond(200, body)
+    });
+    let url = server.url("");
+    let options = format!("--server {} --token-file {}", url.trim_end_matches('/'), token.display());
+    for (command, typed, expected) in [
+        ("user token", "revoke ann ", &["laptop"][..]),
+        ("size", "list --filter id=c1-s", &["id=c1-small"]),
+        ("size", "list --filter i", &["id="]),
+    ] {
+        assert_eq!(complete_line(&format!("drophammer {command} {options} {typed}")).unwrap(), expected, "{typed}");
+    }
 }
 
 #[test]

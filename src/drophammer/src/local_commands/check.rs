@@ -6,6 +6,7 @@ mod document_types;
 #[cfg(test)]
 mod malformed_file_tests;
 mod summary;
+mod unknown_template_steps;
 mod value_corrections;
 
 use super::{decode_layouts, format_located, problem_lines, read_bytes};
@@ -217,7 +218,7 @@ impl CheckReport {
     fn is_good(&self) -> bool {
         let is_good = |one: &LayoutReport| one.valid && (!self.is_strict || one.notes.is_empty());
         self.layouts.iter().all(is_good)
-            && self.documents().all(|one| one.valid)
+            && self.documents().all(|one| one.valid && (!self.is_strict || one.notes.is_empty()))
             && self.duplicates.is_empty()
             && self.collisions.is_empty()
     }
@@ -272,6 +273,9 @@ impl std::fmt::Display for CheckReport {
             f.write_str(&problem_lines(&one.file, &one.problems))?;
         }
         for one in self.documents() {
+            for note in &one.notes {
+                writeln!(f, "{} (note)", format_located(&one.file, note))?;
+            }
             if one.valid && self.is_verbose {
                 writeln!(f, "{}: valid ({})", one.file.display(), one.document_type.with_article())?;
             }

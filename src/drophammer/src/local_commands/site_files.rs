@@ -2,7 +2,9 @@
 
 use super::check::DocumentType;
 use super::{decode_layouts, read_bytes};
-use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list};
+use crate::object_list::{ListColumn, ObjectList};
+use crate::server_commands::OperatorResponse;
+use crate::server_commands::watched_output::{WatchedListOptions, print_watched_list};
 use clap::Args;
 use common::command_outcome::CommandOutcome;
 use common::error::{Error, Phase, Result};
@@ -17,7 +19,7 @@ pub struct ListSiteOptions {
     /// The server's directory.
     pub dir: PathBuf,
     #[command(flatten)]
-    pub list: ListOptions,
+    pub list: WatchedListOptions,
     /// Print the list as JSON.
     #[arg(long)]
     pub json: bool,
@@ -45,9 +47,10 @@ pub(crate) fn list_site_files(options: &ListSiteOptions) -> Result<CommandOutcom
         let what = format!("{dir} is not a directory", dir = options.dir.display());
         return Err(Error::refusal(Phase::Settings, what));
     }
-    let files = find_document_files(&options.dir);
-    let files: Vec<SiteFile> = files.into_iter().map(|file| SiteFile::read_file(&options.dir, file)).collect();
-    print_list(&file_columns(), &files, &options.list, options.json)
+    print_watched_list(&file_columns(), &options.list, options.json, || {
+        let files = find_document_files(&options.dir).into_iter();
+        Ok(OperatorResponse::Good(files.map(|file| SiteFile::read_file(&options.dir, file)).collect()))
+    })
 }
 
 fn file_columns() -> ObjectList<'static, SiteFile> {

@@ -5,6 +5,7 @@ use common::format::terminal_escaping::TextStyle;
 use common::format::{compare_natural, natural_sort_key, replace_hidden};
 use common::timestamp::shorten_time;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -141,6 +142,20 @@ impl<'a, T> ObjectList<'a, T> {
         Ok(std::iter::once(value).chain(parts).collect())
     }
 
+    /// Returns the filters that begin with this text: keys with `=`, or, after a key, its values in the objects.
+    pub(crate) fn complete_filter(&self, objects: &[T], prefix: &str) -> Vec<String> {
+        let Some((key, typed)) = prefix.split_once('=') else {
+            let keys = self.columns.iter().map(|column| format!("{}=", column.key));
+            return keys.filter(|key| key.starts_with(prefix)).collect();
+        };
+        let Ok(column) = self.find_column("--filter", key) else { return Vec::new() };
+        // A filter may contain several values separated by commas. Only the last value is completed.
+        let before = typed.rfind(',').map_or("", |comma| &typed[..=comma]);
+        let values: BTreeSet<String> = objects.iter().map(|object| (column.cell)(object).text).collect();
+        let values = values.into_iter().filter(|value| !value.is_empty());
+        values.map(|value| format!("{key}={before}{value}")).filter(|filter| filter.starts_with(prefix)).collect()
+    }
+
     /// Sorts objects by a column, in natural order: rack2 precedes rack10. Objects without a value are last. Objects
     /// with equal values are sorted by name.
     pub(crate) fn sort(&self, objects: &mut [&T], key: Option<&str>) -> Result<(), String> {
@@ -167,7 +182,7 @@ impl<'a, T> ObjectList<'a, T> {
         Ok(())
     }
 
-    fn find_column(&self, option: &str, key: &str) -> Result<&ListColumn<'a, T>, String> {
+    pub(super) fn find_column(&self, option: &str, key: &str) -> Result<&ListColumn<'a, T>, String> {
         let found = self.columns.iter().find(|column| column.key.eq_ignore_ascii_case(key));
         found.ok_or_else(|| format!("{option}: unknown key {key:?}; keys: {keys}", keys = self.list_keys()))
     }

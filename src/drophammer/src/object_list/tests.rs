@@ -167,12 +167,24 @@ fn documents_preserve_the_order_of_the_server() {
 }
 
 #[test]
+fn keys_and_values_of_filters_are_completed() {
+    for (prefix, expected) in [
+        ("ph", &["phase="][..]),
+        ("phase=ins", &["phase=installed"]),
+        ("name=rack1,ra", &["name=rack1,rack1", "name=rack1,rack10", "name=rack1,rack2"]),
+        ("nothing=", &[]),
+    ] {
+        assert_eq!(racks().complete_filter(&objects(), prefix), expected, "{prefix}");
+    }
+}
+
+#[test]
 fn objects_are_shown_by_name() {
     let shown =
         |name: &str, format| common::output_capture::recorded(|| print_object(&racks(), &objects(), name, format));
     assert_eq!(shown("rack2", ShowFormat::Yaml), "bytes: 1000\nname: rack2\nphase: installed\n");
     assert!(shown("rack2", ShowFormat::Json).starts_with("{\n  \"bytes\": 1000,"));
-    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks (DH-100)\n";
+    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks (DH-609)\n";
     assert_eq!(shown("rack3", ShowFormat::Yaml), refused);
     assert_eq!(shown("rack3", ShowFormat::Json), refused);
 }

@@ -127,13 +127,10 @@ impl OperatorClient {
             let body = http::read_response(response).context(Phase::Control, reach)?;
             return Ok(OperatorResponse::Good(String::from_utf8_lossy(&body).into_owned()));
         }
-        let body = http::read_error_response(response);
-        let parsed = serde_json::from_str::<ErrorBody>(&body).ok();
-        let code = parsed.as_ref().and_then(|body| body.error_code.clone()).filter(|code| error_code::is_code(code));
-        let uncoded = untrusted_text_limits::sanitize_message(&read_error_message(parsed, body));
+        let ErrorResponse { message: uncoded, code } = ErrorResponse::parse(http::read_error_response(response));
         // The error code is printed even if it is from a newer server, and the manual of this version does not contain
         // it.
-        let said = code.as_deref().map_or(uncoded.clone(), |code| error_code::append(uncoded.clone(), code));
+        let add_code = |text: String| code.as_deref().map_or(text.clone(), |code| error_code::append(text, code));
         let known = code.as_deref().and_then(ErrorCode::parse);
         match status.as_u16() {
             401 => {
@@ -147,10 +144,11 @@ impl OperatorClient {
                     .with_code(ErrorCode::ServerUrl))
             }
             400 | 403 | 404 | 409 | 422 => {
-                Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(self.reword_refusal(&said))))
+                let said = add_code(self.reword_refusal(&uncoded));
+                Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(said)))
             }
             _ => {
-                let said = if known.is_some() { uncoded } else { said };
+                let said = if known.is_some() { uncoded } else { add_code(uncoded) };
                 let error = Error::new(Phase::Control, format!("{url} responded {status}: {said}"));
                 Err(known.into_iter().fold(error, Error::with_code))
             }
@@ -158,20 +156,32 @@ impl OperatorClient {
     }
 }
 
-/// Returns the message of an error; for a body in an unknown format, the body itself.
-fn read_error_message(parsed: Option<ErrorBody>, body: String) -> String {
-    match parsed {
-        Some(parsed) => parsed.message,
-        None => read_ironic_message(&body).unwrap_or(body),
+/// Error message of a server, without control characters, and its error code.
+#[derive(Debug, PartialEq, Eq)]
+struct ErrorResponse {
+    message: String,
+    /// `None` if the server is from an earlier version, or the code does not have the form of a code.
+    code: Option<String>,
+}
+
+impl ErrorResponse {
+    /// Parses the body of a response. The message for a body in an unknown format is the body itself.
+    fn parse(body: String) -> ErrorResponse {
+        let (message, code) = match serde_json::from_str::<ErrorBody>(&body) {
+            Ok(parsed) => (parsed.message, parsed.error_code),
+            Err(_) => read_ironic_error(&body).unwrap_or((body, None)),
+        };
+        let code = code.filter(|code| error_code::is_code(code));
+        ErrorResponse { message: untrusted_text_limits::sanitize_message(&message), code }
     }
 }
 
-/// Returns the message of an error in Ironic's format, which the endpoint of deploy templates uses.
-fn read_ironic_message(body: &str) -> Option<String> {
+/// Returns message and code of an error in Ironic's format, which the endpoint of deploy templates uses.
+fn read_ironic_error(body: &str) -> Option<(String, Option<String>)> {
     let outer: Value = serde_json::from_str(body).ok()?;
     let inner: Value = serde_json::from_str(outer["error_message"].as_str()?).ok()?;
     let message = ["faultstring", "description"].into_iter().find_map(|name| inner[name].as_str())?;
-    Some(message.to_owned())
+    Some((message.to_owned(), outer["error_code"].as_str().map(str::to_owned)))
 }
 
 impl OperatorClient {
@@ -212,21 +222,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_in_ironics_format_are_read() {
-        for (body, expected) in [
+    fn errors_in_both_formats_are_read() {
+        for (body, message, code) in [
+            (r#"{"statuscode": 404, "message": "none", "error_code": "DH-609"}"#, "none", Some("DH-609")),
+            (r#"{"statuscode": 404, "message": "none", "error_code": "DH-1\u001b"}"#, "none", None),
+            (r#"{"statuscode": 404, "message": "none"}"#, "none", None),
             (
                 r#"{"error_message": "{\"faultcode\": \"Client\", \"faultstring\": \"name is taken\"}"}"#,
-                Some("name is taken"),
+                "name is taken",
+                None,
             ),
             (
-                r#"{"error_message": "{\"code\": 404, \"title\": \"Not Found\", \"description\": \"none\"}"}"#,
-                Some("none"),
+                r#"{"error_message": "{\"code\": 404, \"description\": \"none\"}", "error_code": "DH-609"}"#,
+                "none",
+                Some("DH-609"),
             ),
-            (r#"{"error_message": "text"}"#, None),
-            ("{}", None),
-            ("<html>", None),
+            (r#"{"error_message": "text"}"#, r#"{"error_message": "text"}"#, None),
+            ("<html>", "<html>", None),
         ] {
-            assert_eq!(read_ironic_message(body).as_deref(), expected, "{body}");
+            let expected = ErrorResponse { message: message.to_owned(), code: code.map(str::to_owned) };
+            assert_eq!(ErrorResponse::parse(body.to_owned()), expected, "{body}");
         }
     }
 }

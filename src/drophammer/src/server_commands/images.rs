@@ -2,12 +2,11 @@
 
 use super::document_endpoint::DocumentEndpoint;
 use super::subcommand_options::ServerOptions;
+use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::check::DocumentType;
 use crate::local_commands::read_text;
-use crate::object_list::{
-    DocumentOptions, ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field,
-};
+use crate::object_list::{DocumentOptions, ListColumn, ObjectList, print_object, text_of_field};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use common::command_outcome::CommandOutcome;
@@ -28,7 +27,7 @@ pub struct ListImagesOptions {
     #[arg(long, env = "DROPHAMMER_ALL", value_parser = FalseyValueParser::new())]
     pub all: bool,
     #[command(flatten)]
-    pub list: ListOptions,
+    pub list: WatchedListOptions,
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
@@ -100,10 +99,8 @@ pub struct ModifyImageOptions {
 pub fn list_images(options: &ListImagesOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let path = format!("/v1/image?hidden={0}&blacklisted={0}", options.all);
-    match server.send_json::<Vec<Value>>(server.request(Method::GET, &path))? {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(all) => print_list(&image_columns(), &all, &options.list, options.json),
-    }
+    let fetch = || server.send_json(server.request(Method::GET, &path));
+    print_watched_list(&image_columns(), &options.list, options.json, fetch)
 }
 
 /// Prints an image, even if the image is hidden or blacklisted.
@@ -192,7 +189,7 @@ pub fn modify_image(options: &ModifyImageOptions) -> Result<CommandOutcome> {
     }
 }
 
-fn image_columns() -> ObjectList<'static, Value> {
+pub(super) fn image_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("id", |image| text_of_field(image, "id")),
         ListColumn::new("name", |image| text_of_field(image, "name")).with_prose(),

@@ -2,10 +2,11 @@
 
 use super::document_endpoint::DocumentEndpoint;
 use super::subcommand_options::{LayoutCommand, LayoutOptions};
+use super::watched_output::print_watched_list;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::layout_from_machine::run_from_machine;
 use crate::local_commands::{check_layout_text, read_text};
-use crate::object_list::{ListColumn, ObjectList, ShowFormat, print_list, text_of_field};
+use crate::object_list::{ListColumn, ObjectList, ShowFormat, text_of_field};
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
 use common::output::print_text;
@@ -35,10 +36,9 @@ pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     };
     match &options.command {
         LayoutCommand::FromMachine(machine) => run_from_machine(machine, &options.of),
-        LayoutCommand::List(list) => match server.send_json::<Vec<Value>>(server.request(Method::GET, LAYOUTS_PATH))? {
-            OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-            OperatorResponse::Good(all) => print_list(&layout_columns(), &all, list, options.json),
-        },
+        LayoutCommand::List(list) => print_watched_list(&layout_columns(), list, options.json, || {
+            server.send_json(server.request(Method::GET, LAYOUTS_PATH))
+        }),
         LayoutCommand::Show { id, format } => {
             let request = server.request(Method::GET, &format!("{LAYOUTS_PATH}{}", encode_segment(id)));
             print_layout(server.send_json(request)?, format.show_format(options.json)?)
@@ -74,7 +74,7 @@ fn print_layout(answer: OperatorResponse<Value>, format: ShowFormat) -> Result<C
 }
 
 /// Returns the columns of metal-stack's first proposal, and a column for the filesystems.
-fn layout_columns() -> ObjectList<'static, Value> {
+pub(super) fn layout_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("id", |layout| text_of_field(layout, "id")),
         ListColumn::new("description", |layout| text_of_field(layout, "description")).with_prose(),

@@ -1,13 +1,12 @@
 //! `drophammer machine list`: columns of the list, and a sentence with the most important information about each
 //! machine.
 
-use super::watched_output::{WatchOptions, watch_responses};
+use super::watched_output::{WatchedListOptions, watch_responses};
 use super::{OperatorClient, OperatorResponse, server_problems};
-use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, format_for_terminal, print_list};
+use crate::object_list::{ListCell, ListColumn, ObjectList, format_for_terminal, print_list};
 use ::api::display_phase::{DisplayPhase, FILE_ERROR, ObjectFate};
 use ::api::operator_api::{MachineSummary, ReinstallOrder, WaitingMarker};
 use ::api::out_of_band::progress::OutOfBandProgress;
-use clap::Args;
 use common::command_outcome::CommandOutcome;
 use common::encoding::percent_encode;
 use common::error::Result;
@@ -19,14 +18,6 @@ use reqwest::Method;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-#[derive(Debug, Args)]
-pub struct ListMachinesOptions {
-    #[command(flatten)]
-    pub list: ListOptions,
-    #[command(flatten)]
-    pub watch: WatchOptions,
-}
-
 /// Fetches the machines for a list. The server applies the filters that it supports; a server of an earlier version
 /// returns all machines. All machines are also requested if the list must contain the names of machines in a migration.
 ///
@@ -34,9 +25,9 @@ pub struct ListMachinesOptions {
 /// Returns an error if the server cannot be reached, rejects the token, or fails.
 pub(super) fn fetch_machines(
     server: &OperatorClient,
-    list_machines_options: &ListMachinesOptions,
+    list_options: &WatchedListOptions,
 ) -> Result<OperatorResponse<Vec<MachineSummary>>> {
-    let query = filter_query(&list_machines_options.list.filter);
+    let query = filter_query(&list_options.list.filter);
     if !query.is_empty() {
         match server.send_json(server.request(Method::GET, &format!("/v1/machines{query}")))? {
             OperatorResponse::Good(selected) => {
@@ -74,28 +65,29 @@ fn filter_query(filters: &[String]) -> String {
 pub(super) fn list_machines(
     server: &OperatorClient,
     all: &[MachineSummary],
-    list_machines_options: &ListMachinesOptions,
+    list_options: &WatchedListOptions,
     json: bool,
 ) -> Result<CommandOutcome> {
-    let is_for_readers = list_machines_options.list.is_for_readers(json)?;
-    if !list_machines_options.watch.watch {
+    let is_for_readers = list_options.list.is_for_readers(json)?;
+    let output = list_options.list.output_format(json)?;
+    if !list_options.watch.watch {
         if is_for_readers {
-            server_problems::print_problems(server);
+            server_problems::print_problems(server, output);
         }
-        if is_for_readers && all.is_empty() && list_machines_options.list.filter.is_empty() {
+        if is_for_readers && all.is_empty() && list_options.list.filter.is_empty() {
             print_note(
                 "No machines. A machine is listed here after its first boot over PXE, or as soon as it has a machine file.",
             );
             return Ok(CommandOutcome::Good);
         }
-        return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &list_machines_options.list, json);
+        return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &list_options.list, json);
     }
     let format = |all: &Vec<MachineSummary>| {
-        let problems = if is_for_readers { server_problems::format_problems(server) } else { String::new() };
+        let problems = if is_for_readers { server_problems::format_problems(server, output) } else { String::new() };
         let columns = machine_columns(all, OffsetDateTime::now_utc());
-        format_for_terminal(&columns, all, &list_machines_options.list, json).map(|list| problems + &list)
+        format_for_terminal(&columns, all, &list_options.list, json).map(|list| problems + &list)
     };
-    watch_responses(|| fetch_machines(server, list_machines_options), format)
+    watch_responses(|| fetch_machines(server, list_options), format)
 }
 
 pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> ObjectList<'_, MachineSummary> {

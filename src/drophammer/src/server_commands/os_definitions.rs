@@ -1,8 +1,9 @@
 //! `drophammer os`: the OS definitions of a server.
 
 use super::subcommand_options::{ParameterOptions, ServerOptions};
+use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
-use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, RecordOptions, print_list, print_value};
+use crate::object_list::{ListCell, ListColumn, ObjectList, RecordOptions, print_value};
 use api::metal_api::os_definitions::{OsDefinitionResponse, OsMachineResponse};
 use api::metal_api::os_parameters::{OsParameterChanges, StoredOsParameters};
 use clap::builder::FalseyValueParser;
@@ -35,7 +36,7 @@ pub enum OsCommand {
         #[arg(long, env = "DROPHAMMER_ALL", value_parser = FalseyValueParser::new())]
         all: bool,
         #[command(flatten)]
-        list: ListOptions,
+        list: WatchedListOptions,
     },
     /// Show an OS definition: the descriptions of its parameters, and the machines that use the definition, each with
     /// the os_version from which it was installed.
@@ -66,10 +67,8 @@ pub fn run_os_command(options: &OsOptions) -> Result<CommandOutcome> {
     match &options.command {
         OsCommand::List { all, list } => {
             let path = format!("/v1/os?hidden={all}&blacklisted={all}");
-            match server.send_json::<Vec<OsDefinitionResponse>>(server.request(Method::GET, &path))? {
-                OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-                OperatorResponse::Good(all) => print_list(&definition_columns(), &all, list, options.json),
-            }
+            let fetch = || server.send_json(server.request(Method::GET, &path));
+            print_watched_list(&definition_columns(), list, options.json, fetch)
         }
         OsCommand::Modify { name, parameters } => {
             let path = format!("/v1/os{}/parameters", encode_segment(name));
@@ -135,7 +134,7 @@ fn format_state(shown: &OsDefinitionResponse) -> String {
     states.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 
-fn definition_columns() -> ObjectList<'static, OsDefinitionResponse> {
+pub(super) fn definition_columns() -> ObjectList<'static, OsDefinitionResponse> {
     let columns = vec![
         ListColumn::new("name", |shown: &OsDefinitionResponse| shown.name.clone()),
         ListColumn::new("os_version", |shown: &OsDefinitionResponse| shown.os_version.clone().unwrap_or_default()),

@@ -4,11 +4,10 @@ use super::machine_list::machine_columns;
 use super::reinstall_options::{ReinstallOrderOptions, RolloutLimitOptions};
 use super::rollout_confirmation::OrderedMachines;
 use super::subcommand_options::ServerOptions;
-use super::watched_output::{WatchOptions, watch_responses};
+use super::watched_output::{WatchOptions, WatchedListOptions, print_watched_list, watch_responses};
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal, saved_plan_reinstall};
 use crate::object_list::{
-    ListColumn, ListOptions, ObjectList, RecordOptions, ShowFormat, format_for_terminal, format_value, print_list,
-    print_value, select_objects,
+    ListColumn, ObjectList, RecordOptions, ShowFormat, format_value, print_value, select_objects,
 };
 use crate::terminal_output::table_width;
 use ::api::operator_api::MachineSummary;
@@ -49,12 +48,7 @@ pub struct RolloutOptions {
 pub enum RolloutCommand {
     /// List the rollouts: state, progress, image, and the reason for a stop. The newest is last.
     #[command(visible_alias = "ls")]
-    List {
-        #[command(flatten)]
-        list: ListOptions,
-        #[command(flatten)]
-        watch: WatchOptions,
-    },
+    List(WatchedListOptions),
     /// Print a rollout with its machines.
     Show {
         /// Id of the rollout, as printed by `drophammer rollout list`.
@@ -93,7 +87,10 @@ pub enum RolloutCommand {
 pub fn run_rollout_command(options: &RolloutOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let request = match &options.command {
-        RolloutCommand::List { list, watch } => return list_rollouts(&server, list, *watch, options.json),
+        RolloutCommand::List(list) => {
+            let fetch = || server.send_json(server.request(Method::GET, "/v1/rollouts"));
+            return print_watched_list(&rollout_columns(), list, options.json, fetch);
+        }
         RolloutCommand::Show { id, format, watch } => {
             return show_rollout(&server, *id, format.show_format(options.json)?, *watch);
         }
@@ -102,22 +99,6 @@ pub fn run_rollout_command(options: &RolloutOptions) -> Result<CommandOutcome> {
         RolloutCommand::Cancel { id } => server.request(Method::DELETE, &format!("/v1/rollouts/{id}")),
     };
     print_rollout(&server, request, ShowFormat::from_json_switch(options.json), MAXIMUM_LISTED_MACHINES)
-}
-
-fn list_rollouts(
-    server: &OperatorClient,
-    list: &ListOptions,
-    watch: WatchOptions,
-    json: bool,
-) -> Result<CommandOutcome> {
-    let fetch = || server.send_json::<Vec<RolloutView>>(server.request(Method::GET, "/v1/rollouts"));
-    if watch.watch {
-        return watch_responses(fetch, |all| format_for_terminal(&rollout_columns(), all, list, json));
-    }
-    match fetch()? {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(all) => print_list(&rollout_columns(), &all, list, json),
-    }
 }
 
 fn show_rollout(server: &OperatorClient, id: u32, format: ShowFormat, watch: WatchOptions) -> Result<CommandOutcome> {
@@ -227,7 +208,7 @@ fn sort_naturally(mut machines: Vec<&MachineSummary>) -> Vec<&MachineSummary> {
     machines
 }
 
-fn rollout_columns() -> ObjectList<'static, RolloutView> {
+pub(super) fn rollout_columns() -> ObjectList<'static, RolloutView> {
     let columns = vec![
         ListColumn::new("id", |rollout: &RolloutView| rollout.id.to_string()),
         ListColumn::new("state", |rollout: &RolloutView| state_word(rollout).to_owned()),

@@ -2,12 +2,11 @@
 
 use super::document_endpoint::DocumentEndpoint;
 use super::subcommand_options::ServerOptions;
+use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, print_refusal};
 use crate::local_commands::check::DocumentType;
 use crate::local_commands::read_text;
-use crate::object_list::{
-    DocumentOptions, ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field,
-};
+use crate::object_list::{DocumentOptions, ListCell, ListColumn, ObjectList, print_object, text_of_field};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::command_outcome::CommandOutcome;
@@ -35,7 +34,7 @@ pub struct SizeOptions {
 pub enum SizeCommand {
     /// List the sizes: id, description, and the hardware that machines of the size have.
     #[command(visible_alias = "ls")]
-    List(ListOptions),
+    List(WatchedListOptions),
     /// Print a size as YAML.
     Show {
         /// Id of the size.
@@ -75,10 +74,7 @@ pub fn run_size_command(options: &SizeOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let endpoint = DocumentEndpoint { server: &server, noun: "Size", path: AT, list: AT, as_json: options.json };
     match &options.command {
-        SizeCommand::List(list) => match fetch_sizes(&server)? {
-            OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-            OperatorResponse::Good(all) => print_list(&size_columns(), &all, list, options.json),
-        },
+        SizeCommand::List(list) => print_watched_list(&size_columns(), list, options.json, || fetch_sizes(&server)),
         SizeCommand::Show { id, format } => match fetch_sizes(&server)? {
             OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
             OperatorResponse::Good(all) => print_object(&size_columns(), &all, id, format.show_format(options.json)?),
@@ -106,7 +102,7 @@ fn read_size_file(file: &Path) -> Result<std::result::Result<Value, String>> {
     Ok(size.map(|size| json!(size)))
 }
 
-fn size_columns() -> ObjectList<'static, Value> {
+pub(super) fn size_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("id", |size| text_of_field(size, "id")),
         ListColumn::new("name", |size| text_of_field(size, "name")).only_wide(),

@@ -4,10 +4,10 @@ use super::add_machine::AddOptions;
 use super::allocate_machine::AllocateOptions;
 use super::machine_details::event_lists::{EventOptions, HistoryOptions};
 use super::machine_details::{LogOptions, ShowMachineOptions};
-use super::machine_list::ListMachinesOptions;
 use super::reinstall_options::{PlanMachineOptions, ReinstallOrderOptions};
+use super::watched_output::WatchedListOptions;
 use crate::local_commands::layout_from_machine::FromMachineOptions;
-use crate::object_list::{DocumentOptions, ListOptions};
+use crate::object_list::DocumentOptions;
 use bmc::PowerAction;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
@@ -46,7 +46,7 @@ pub enum MachineCommand {
     /// List the machines: phase, installed image, time since the last request, open orders, and the reason for a
     /// failure.
     #[command(visible_alias = "ls")]
-    List(ListMachinesOptions),
+    List(WatchedListOptions),
     /// Show everything about one machine: state, failure, file, hardware, and the timeline of its last installation.
     Show(ShowMachineOptions),
     /// List the stored events of a machine, the oldest first.
@@ -111,7 +111,7 @@ pub struct LayoutOptions {
 pub enum LayoutCommand {
     /// List the layouts: filesystems, sizes and images.
     #[command(visible_alias = "ls")]
-    List(ListOptions),
+    List(WatchedListOptions),
     /// Print a layout as YAML.
     Show {
         /// Id of the layout.
@@ -165,7 +165,7 @@ pub enum VolumeCommand {
         #[arg(long, env = "DROPHAMMER_MANIFESTS", value_parser = FalseyValueParser::new())]
         manifests: bool,
         #[command(flatten)]
-        list: ListOptions,
+        list: WatchedListOptions,
     },
     /// Add the volumes and storage classes in a file to a machine file.
     #[command(visible_alias = "create")]

@@ -1,12 +1,11 @@
 //! `drophammer template`: the deploy templates of a server.
 
 use super::subcommand_options::ServerOptions;
+use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::check::DocumentType;
 use crate::local_commands::read_text;
-use crate::object_list::{
-    DocumentOptions, ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field,
-};
+use crate::object_list::{DocumentOptions, ListColumn, ObjectList, print_object, text_of_field};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::command_outcome::CommandOutcome;
@@ -37,7 +36,7 @@ pub struct TemplateOptions {
 pub enum TemplateCommand {
     /// List the deploy templates: name and steps.
     #[command(visible_alias = "ls")]
-    List(ListOptions),
+    List(WatchedListOptions),
     /// Print a deploy template as YAML.
     Show {
         /// Name of the deploy template.
@@ -75,10 +74,9 @@ pub enum TemplateCommand {
 pub fn run_template_command(options: &TemplateOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     match &options.command {
-        TemplateCommand::List(list) => match fetch_templates(&server)? {
-            OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-            OperatorResponse::Good(all) => print_list(&template_columns(), &all, list, options.json),
-        },
+        TemplateCommand::List(list) => {
+            print_watched_list(&template_columns(), list, options.json, || fetch_templates(&server))
+        }
         TemplateCommand::Show { name, format } => match fetch_templates(&server)? {
             OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
             OperatorResponse::Good(all) => {
@@ -97,7 +95,7 @@ pub fn run_template_command(options: &TemplateOptions) -> Result<CommandOutcome>
     }
 }
 
-fn fetch_templates(server: &OperatorClient) -> Result<OperatorResponse<Vec<Value>>> {
+pub(super) fn fetch_templates(server: &OperatorClient) -> Result<OperatorResponse<Vec<Value>>> {
     let all = server.send_json::<Value>(server.request(Method::GET, AT))?;
     Ok(all.map(|mut all| all["deploy-templates"].as_array_mut().map(std::mem::take).unwrap_or_default()))
 }
@@ -160,7 +158,7 @@ fn print_done(answer: OperatorResponse<Value>, as_json: bool, done: &str) -> Res
     }
 }
 
-fn template_columns() -> ObjectList<'static, Value> {
+pub(super) fn template_columns() -> ObjectList<'static, Value> {
     let columns = vec![
         ListColumn::new("name", |template| text_of_field(template, "name")),
         ListColumn::new("steps", |template: &Value| {

@@ -3,10 +3,10 @@
 mod user_details;
 
 use super::subcommand_options::ServerOptions;
+use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{
-    ListColumn, ListOptions, ObjectList, RecordOptions, SingleObjectOptions, print_list, print_single_object,
-    print_value,
+    ListColumn, ObjectList, RecordOptions, SingleObjectOptions, print_single_object, print_value,
 };
 use ::api::access::{Identity, IdentitySource, UserRole};
 use ::api::user_management::{CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
@@ -60,7 +60,7 @@ pub enum UserCommand {
     },
     /// List the users: name, role, projects, origin, and whether they are disabled.
     #[command(visible_alias = "ls")]
-    List(ListOptions),
+    List(WatchedListOptions),
     /// Print a user, and list the user's tokens.
     Show {
         /// Name of the user.
@@ -131,7 +131,7 @@ pub enum TokenCommand {
         #[arg(value_name = "USER")]
         user: String,
         #[command(flatten)]
-        list: ListOptions,
+        list: WatchedListOptions,
     },
     /// Revoke a token, and end the sessions of its user.
     Revoke {
@@ -190,12 +190,9 @@ pub fn run_user_command(options: &UserOptions) -> Result<CommandOutcome> {
                 describe_user(user) + &format!("Create a token with `drophammer user token create {name} NAME`.\n")
             })
         }
-        UserCommand::List(list) => {
-            match server.send_json::<Vec<UserRecord>>(server.request(Method::GET, "/v1/users"))? {
-                OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-                OperatorResponse::Good(all) => print_list(&user_columns(), &all, list, json),
-            }
-        }
+        UserCommand::List(list) => print_watched_list(&user_columns(), list, json, || {
+            server.send_json(server.request(Method::GET, "/v1/users"))
+        }),
         UserCommand::Show { name, format } => {
             match server.send_json::<UserDetails>(server.request(Method::GET, &at(name)))? {
                 OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
@@ -228,12 +225,9 @@ fn run_token_command(server: &OperatorClient, command: &TokenCommand, json: bool
             // Only the token is printed, so that the output can be piped into `drophammer login` or a file.
             perform(server, request, json, |created: &CreatedToken| format!("{}\n", escape_line(&created.token)))
         }
-        TokenCommand::List { user, list } => {
-            match server.send_json::<Vec<UserToken>>(server.request(Method::GET, &at(user)))? {
-                OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-                OperatorResponse::Good(all) => print_list(&token_columns(), &all, list, json),
-            }
-        }
+        TokenCommand::List { user, list } => print_watched_list(&token_columns(), list, json, || {
+            server.send_json(server.request(Method::GET, &at(user)))
+        }),
         TokenCommand::Revoke { user, name } => {
             let path = at(user) + &encode_segment(name);
             perform(server, server.request(Method::DELETE, &path), json, |token: &UserToken| {
@@ -289,7 +283,7 @@ fn describe_user(user: &UserRecord) -> String {
     format!("{}: {}, {}{disabled}\n", escape_line(&user.name), user.role, describe_projects(&user.projects))
 }
 
-fn user_columns() -> ObjectList<'static, UserRecord> {
+pub(super) fn user_columns() -> ObjectList<'static, UserRecord> {
     let columns = vec![
         ListColumn::new("name", |user: &UserRecord| user.name.clone()),
         ListColumn::new("role", |user: &UserRecord| user.role.to_string()),

@@ -2,9 +2,12 @@
 
 use super::machine_list::machine_name;
 use super::subcommand_options::{VolumeCommand, VolumeOptions};
+use super::watched_output::watch_responses;
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_refusal};
 use crate::local_commands::read_text;
-use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object};
+use crate::object_list::{
+    ListCell, ListColumn, ListOptions, ObjectList, format_for_terminal, print_list, print_object,
+};
 use api::metal_api::volumes::{VolumeResponse, VolumeState};
 use api::operator_api::MachineSummary;
 use common::command_outcome::CommandOutcome;
@@ -26,6 +29,11 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
             OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
             OperatorResponse::Good(text) => print_text(&text).map(|()| CommandOutcome::Good),
         };
+    }
+    if let VolumeCommand::List { list, .. } = &options.command
+        && list.watch.watch
+    {
+        return watch_volumes(&server, &list.list, options.json);
     }
     let machines: Vec<MachineSummary> = match server.send_json(server.request(Method::GET, "/v1/machines"))? {
         OperatorResponse::Good(all) => all,
@@ -64,6 +72,26 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     }
 }
 
+/// Fetches all volumes, and the machines, whose names the list contains.
+pub(super) fn fetch_volumes(
+    server: &OperatorClient,
+) -> Result<OperatorResponse<(Vec<MachineSummary>, Vec<VolumeResponse>)>> {
+    let machines = match server.send_json(server.request(Method::GET, "/v1/machines"))? {
+        OperatorResponse::Good(machines) => machines,
+        OperatorResponse::Refused(why) => return Ok(OperatorResponse::Refused(why)),
+    };
+    let volumes = server.send_json(server.request(Method::GET, "/v1/volumes"))?;
+    Ok(volumes.map(|volumes| (machines, volumes)))
+}
+
+/// Prints the list of volumes repeatedly.
+fn watch_volumes(server: &OperatorClient, list: &ListOptions, json: bool) -> Result<CommandOutcome> {
+    let format = |(machines, all): &(Vec<MachineSummary>, Vec<VolumeResponse>)| {
+        format_for_terminal(&volume_columns(machines), all, list, json)
+    };
+    watch_responses(|| fetch_volumes(server), format)
+}
+
 fn print_volumes(
     options: &VolumeOptions,
     machines: &[MachineSummary],
@@ -72,12 +100,12 @@ fn print_volumes(
     let columns = volume_columns(machines);
     match &options.command {
         VolumeCommand::Show { name, format } => print_object(&columns, all, name, format.show_format(options.json)?),
-        VolumeCommand::List { list, .. } => print_list(&columns, all, list, options.json),
+        VolumeCommand::List { list, .. } => print_list(&columns, all, &list.list, options.json),
         _ => print_list(&columns, all, &ListOptions::default(), options.json),
     }
 }
 
-fn volume_columns(machines: &[MachineSummary]) -> ObjectList<'_, VolumeResponse> {
+pub(super) fn volume_columns(machines: &[MachineSummary]) -> ObjectList<'_, VolumeResponse> {
     let columns = vec![
         ListColumn::new("name", |volume: &VolumeResponse| volume.name.clone()),
         ListColumn::new("machine", |volume: &VolumeResponse| machine_name(machines, &volume.machine).to_owned()),

@@ -3,6 +3,7 @@
 
 use common::diagnostic::{Diagnostic, child_path};
 use common::format::{INDENTING_TAB_ERROR, find_indenting_tab};
+use common::yaml::syntax_errors::reword_syntax_error;
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 use yaml_rust2::scanner::{Marker, TScalarStyle};
@@ -113,7 +114,7 @@ fn describe_syntax_error(text: &str, mark: SourceLocation, why: &str) -> Diagnos
         Some((line, column)) => {
             located_problem("", Some(SourceLocation { line, column }), format!("invalid YAML: {}", INDENTING_TAB_ERROR))
         }
-        None => located_problem("", Some(mark), format!("invalid YAML: {why}")),
+        None => located_problem("", Some(mark), format!("invalid YAML: {}", reword_syntax_error(why))),
     }
 }
 
@@ -305,7 +306,7 @@ mod tests {
             ("--- # nothing\n---\n", "empty"),
             ("id: a\ndisks:\n\t- device: /dev/sda\n", "3:1: invalid YAML: a tab indents this line"),
             ("a: [1\n", "invalid YAML"),
-            ("a: b: c\n", "invalid YAML"),
+            ("a: b: c\n", "invalid YAML: the line contains a second `: `"),
             ("{[a]: b}\n", "plain text"),
             (deep.as_str(), "nested too deeply"),
             (flow.as_str(), "recursion limit"),

@@ -217,7 +217,7 @@ fn all_but(name: &str) -> impl FnMut(&str) -> bool {
 }
 
 #[test]
-fn unavailable_server_is_awaited_for_ten_minutes() {
+fn unavailable_server_is_awaited_for_minutes() {
     let url = "http://10.0.2.2:8080";
     let awaited =
         [("chain", start_script(url), "the boot script"), ("kernel", ramdisk_script(&boot(), false), "kernel")];
@@ -229,13 +229,13 @@ fn unavailable_server_is_awaited_for_ten_minutes() {
         assert_eq!(pauses.pop(), Some(30), "the last message can be read");
         assert_eq!((pauses[..7].to_vec(), pauses.len()), (vec![5, 10, 15, 20, 25, 30, 30], DOWNLOADS as usize - 1));
         let total: u32 = pauses.iter().sum();
-        assert!((600..660).contains(&total), "{total}");
+        assert_eq!(total, 165);
         let waits: Vec<_> = messages.iter().filter(|message| message.contains("Ctrl-C stops waiting")).collect();
         assert_eq!(waits.len(), pauses.len(), "the reason of each pause is displayed");
         let expected = format!("drophammer: waiting for {what}");
         assert!(
             waits[2].starts_with(&expected)
-                && waits[2].contains(&format!("from {url}: attempt 3 of 24 failed, the next follows in 15 s")),
+                && waits[2].contains(&format!("from {url}: attempt 3 of 9 failed, the next follows in 15 s")),
             "{waits:?}"
         );
     }

@@ -118,7 +118,7 @@ async fn pages_require_a_login() {
     assert_eq!(server.post("/login", &[], &[("token", &token)]).await.status, 401);
     let answer = server.post("/login", &[], &[("token", "wrong")]).await;
     assert_eq!(answer.status, 401);
-    assert!(answer.text().contains("wrong token") && !answer.headers.contains_key("set-cookie"));
+    assert!(answer.text().contains("wrong token (DH-101)") && !answer.headers.contains_key("set-cookie"));
     server.heard("entered a wrong token on the login page").await;
     let elsewhere = [("Sec-Fetch-Site", "cross-site")];
     assert_eq!(server.post("/login", &elsewhere, &[("token", &server.operator())]).await.status, 403);
@@ -162,6 +162,25 @@ async fn every_page_has_a_strict_content_security_policy() {
                 assert!(!text.contains(inline), "{path}: {inline}");
             }
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_pages_contain_their_code_once() {
+    let server = Running::start().await;
+    let browser = server.browser().await;
+    let form = browser.token().await;
+    let fields = [("form", form.as_str()), ("name", "two"), ("action", "on")];
+    for (answer, status, code) in [
+        (browser.get("/machines/nobody").await, 404, "DH-609"),
+        (browser.get("/layouts/nobody/picture.svg").await, 404, "DH-609"),
+        (browser.post("/logout", &[], &[("form", "x")]).await, 403, "DH-600"),
+        (browser.post(&format!("/machines/{TWO}/power"), &[], &fields).await, 409, "DH-612"),
+        (browser.get("/plan?layout=nobody").await, 400, "DH-706"),
+    ] {
+        let text = answer.text();
+        assert_eq!((answer.status, text.matches("(DH-").count()), (status, 1), "{text}");
+        assert!(text.contains(&format!("({code})")), "{code}: {text}");
     }
 }
 
@@ -255,7 +274,7 @@ async fn list_is_filtered_by_serial_number_and_address() {
 async fn page_shows_directory_problems_and_last_valid_machines() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
-    let hidden = "<section class=\"problem\" id=\"problems\" role=\"alert\" hidden>";
+    let hidden = "<section class=\"problem\" id=\"problems\" role=\"alert\" hidden data-visible=\"5\">";
     assert!(browser.text("/").await.contains(hidden), "{}", browser.text("/").await);
     let eventually = async |words: &[&str]| {
         let began = std::time::Instant::now();

@@ -1,6 +1,7 @@
 //! Files other than layouts that `drophammer check` accepts. Their types are recognized by their names, fields and
 //! folders.
 
+use super::unknown_template_steps::find_unknown_steps;
 use super::{printable_path, with_default_codes};
 use crate::local_commands::allocation_reader::{self, parse_messages};
 use crate::local_commands::problem_lines;
@@ -74,6 +75,9 @@ pub(super) struct DocumentReport {
     pub file: PathBuf,
     pub valid: bool,
     pub problems: Vec<Diagnostic>,
+    /// Notes about valid values that are probably mistakes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Diagnostic>,
     #[serde(skip)]
     pub document_type: DocumentType,
 }
@@ -228,13 +232,17 @@ impl DocumentReport {
     pub(super) fn from_unreadable(path: &Path, problems: &[Diagnostic]) -> Option<DocumentReport> {
         let document_type = DocumentType::recognize(path, "")?;
         let problems = with_default_codes(problems.to_vec(), document_type.default_code());
-        Some(DocumentReport { file: printable_path(path), valid: false, problems, document_type })
+        Some(DocumentReport { file: printable_path(path), valid: false, problems, notes: Vec::new(), document_type })
     }
 
     fn check_as(document_type: DocumentType, path: &Path, text: &str, nics: Option<&[Nic]>) -> DocumentReport {
         let problems = document_type.find_problems(path, text, nics);
         let problems = with_default_codes(problems, document_type.default_code());
-        DocumentReport { file: printable_path(path), valid: problems.is_empty(), problems, document_type }
+        let notes = match document_type {
+            DocumentType::Template => find_unknown_steps(text),
+            _ => Vec::new(),
+        };
+        DocumentReport { file: printable_path(path), valid: problems.is_empty(), problems, notes, document_type }
     }
 }
 

@@ -56,7 +56,8 @@ impl CheckReport {
         {
             remarks.push("no two layouts match the same size and image".to_owned());
         }
-        let notes: usize = self.layouts.iter().map(|one: &LayoutReport| one.notes.len()).sum();
+        let of_layouts = self.layouts.iter().map(|one: &LayoutReport| one.notes.len());
+        let notes: usize = of_layouts.chain(self.documents().map(|one| one.notes.len())).sum();
         if self.is_strict && notes > 0 {
             let notes = format_count(notes, "note", "notes");
             remarks.push(format!("{notes}, which --strict treats as problems"));

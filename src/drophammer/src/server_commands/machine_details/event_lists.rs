@@ -2,6 +2,7 @@
 
 use super::POLL_INTERVAL;
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_list_part};
+use crate::server_commands::watched_output::{WatchedListOptions, print_watched_list};
 use crate::server_commands::{OperatorClient, OperatorResponse, find_machine, print_refusal};
 use ::api::machine_details::{HistoryEntry, StoredEvent};
 use ::api::operator_api::MachineSummary;
@@ -31,7 +32,7 @@ pub struct HistoryOptions {
     #[arg(value_name = "ID")]
     pub machine: String,
     #[command(flatten)]
-    pub list: ListOptions,
+    pub list: WatchedListOptions,
 }
 
 /// Prints the events. With `--follow`, then prints new events until the command is interrupted.
@@ -76,10 +77,8 @@ pub(in crate::server_commands) fn show_history(
     history_options: &HistoryOptions,
     json: bool,
 ) -> Result<CommandOutcome> {
-    match request_list(server, all, &history_options.machine, "history")? {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(history) => print_list(&history_columns(), &history, &history_options.list, json),
-    }
+    let fetch = || request_list(server, all, &history_options.machine, "history");
+    print_watched_list(&history_columns(), &history_options.list, json, fetch)
 }
 
 /// Requests a list with the records of one machine.

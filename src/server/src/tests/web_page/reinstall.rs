@@ -18,6 +18,7 @@ async fn reinstall_form_requires_plan_and_machine_name() {
         let answer = browser.get(path).await;
         let text = answer.text();
         assert!(answer.status == 400 && text.contains(words) && !text.contains("button class=\"danger\""), "{text}");
+        assert!(text.contains("(DH-"), "{text}");
     };
     refused(&with_image, "is not installed yet").await;
     server.installed().await;
@@ -66,6 +67,7 @@ async fn reinstall_form_requires_plan_and_machine_name() {
         let answer = browser.post(&path, headers, &fields).await;
         assert_eq!(answer.status, status, "{}", answer.text());
         assert!(answer.text().contains(words), "{words}: {}", answer.text());
+        assert_eq!(answer.text().matches("(DH-").count(), 1, "{words}: {}", answer.text());
     }
     assert_eq!(server.post(&path, &[], &fields(form, "one", shown)).await.status, 401, "without the cookie");
     assert_eq!(server.listed().await["order"]["image"], "debian-12", "none of these requests ordered a reinstall");
@@ -114,6 +116,6 @@ async fn forecast_from_outdated_inventory_is_labeled() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let answer = browser.post(&path, &[], &fields).await;
-    assert!(answer.status == 400 && answer.text().contains("is locked: by me"), "{}", answer.text());
+    assert!(answer.status == 400 && answer.text().contains("is locked: by me (DH-645)"), "{}", answer.text());
     assert_eq!(server.listed().await["order"], Value::Null);
 }
