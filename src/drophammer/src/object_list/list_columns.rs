@@ -123,17 +123,18 @@ impl<'a, T> ObjectList<'a, T> {
         value: &'f str,
     ) -> Result<Vec<&'f str>, String> {
         let parts: Vec<&str> = value.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
-        if parts.len() < 2 || column.is_prose {
+        if column.is_prose {
             return Ok(vec![value]);
         }
-        if let Some(part) = parts.iter().find(|part| part.chars().all(|letter| letter == '*')) {
+        let is_list = parts.len() > 1;
+        if let Some(part) = parts.iter().find(|part| is_list && part.chars().all(|letter| letter == '*')) {
             return Err(format!(
                 "--filter: {part} matches every value, so the other values of {value:?} have no effect"
             ));
         }
         let is_condition =
             |part: &&&str| part.split_once('=').is_some_and(|(key, _)| self.find_column("--filter", key).is_ok());
-        if let Some(part) = parts.iter().find(is_condition) {
+        if let Some(part) = parts.iter().skip(1).find(is_condition) {
             return Err(format!(
                 "--filter: {part} is another condition, and commas separate the values of one condition: specify `--filter \
                  {part}` separately"
