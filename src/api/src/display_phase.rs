@@ -1,4 +1,4 @@
-//! Phase of a machine, which summarizes its state in one word.
+//! Phase of a machine, which summarizes its state in a few words.
 
 use crate::AppState;
 use crate::operator_api::MachineSummary;
@@ -79,8 +79,8 @@ pub const MACHINE_PHASES: [&str; 21] = [
     FILE_ERROR,
 ];
 
-/// Words that earlier versions used for phases, each with the current word. Bookmarks may still contain the former
-/// words.
+/// Names that earlier versions used for phases, each with the current name. Bookmarks may still contain the former
+/// names.
 const FORMER_PHASE_NAMES: [(&str, &str); 4] = [
     ("given up", "abandoned"),
     ("waits for a decision of the operator", "waits for adoption"),
@@ -88,7 +88,7 @@ const FORMER_PHASE_NAMES: [(&str, &str); 4] = [
     ("to be installed", "not installed"),
 ];
 
-/// Returns the current word of a phase. Accepts current and former words.
+/// Returns the current name of a phase, given its current or a former name.
 pub fn current_word(word: &str) -> &str {
     FORMER_PHASE_NAMES.iter().find(|(former, _)| *former == word).map_or(word, |(_, current)| current)
 }

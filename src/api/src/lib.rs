@@ -14,9 +14,9 @@
 //!   precede an installation.
 //! * Operators: [`operator_api`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] and
 //!   `json_schemas` describe the endpoints. [`machine_file_creation`] creates machine files, [`machine_details`] and
-//!   [`install_timeline`] describe one machine, and [`display_phase`] summarizes a machine in one word. [`power`] and
-//!   [`freed_machine_shutdown`] switch machines on and off, and `controller_identity` refuses wrong controllers. [`plan_input`], [`rack_plan`] and [`boot_digest`] answer
-//!   requests of `drophammer` commands.
+//!   [`install_timeline`] describe one machine, and [`display_phase`] summarizes its state in a few words.
+//!   [`power`] and [`freed_machine_shutdown`] switch machines on and off, and `controller_identity` refuses wrong
+//!   controllers. [`plan_input`], [`rack_plan`] and [`boot_digest`] answer requests of `drophammer` commands.
 //! * Rollouts: [`rollouts`] reinstalls many machines in waves.
 //! * Users: [`access`] authorizes users, [`audit_log`] records their requests, [`user_management`] manages users and
 //!   tokens, and [`oidc_login`] logs in the users of an identity provider.

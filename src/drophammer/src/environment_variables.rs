@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 /// Options of all commands. Their variables have shorter names, and are read by the code that selects the server.
 const COMMON_OPTIONS: [&str; 3] = ["server", "context", "token-file"];
 
-/// Values of a switch's variable that do not set the switch, as in clap's `FalseyValueParser`.
+/// Values of an environment variable that leave its switch off, as in clap's `FalseyValueParser`.
 const FALSE: [&str; 6] = ["0", "f", "false", "n", "no", "off"];
 
 /// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is

@@ -116,8 +116,8 @@ pub fn find_allocation_differences(file: &AllocationSpec, install_state: &Instal
     compare_fields(record, file, install_state.preserved_allocation().is_none())
 }
 
-/// Returns whether the fields of the installation are not recorded. A reinstall then uses the fields of the machine
-/// file.
+/// Returns whether the fields of the installation are not recorded. If they are not recorded, a reinstall uses the
+/// fields of the machine file.
 pub fn is_unrecorded(install_state: &InstallState) -> bool {
     install_state.succeeded && install_state.installed_allocation.is_none()
 }

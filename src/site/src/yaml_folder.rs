@@ -161,7 +161,7 @@ impl<T: Clone> YamlFolder<T> {
         !is_old_news
     }
 
-    /// Returns the files without a version in force, with the reasons.
+    /// Returns the files of which no valid version has been read, each with the error of its newest version.
     pub(crate) fn unusable_files(&self) -> impl Iterator<Item = (&Path, String)> {
         let unusable = self.entries.iter().filter(|(_, entry)| entry.last_valid.is_none());
         unusable.filter_map(|(path, entry)| Some((path.as_path(), entry.newest.as_ref().err()?.to_string())))

@@ -51,7 +51,7 @@ pub struct ShowImageOptions {
 
 #[derive(Debug, Args)]
 pub struct ApplyImageOptions {
-    /// Image file, as in images/ of the server; - reads standard input.
+    /// File with the description of the image, in the format of the server's directory images/; - reads standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     #[command(flatten)]

@@ -50,8 +50,8 @@ pub enum SizeCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Create or update a size from a file. Comments in the server's file are preserved, and so are name and description if
-    /// the file omits them.
+    /// Create or update a size from FILE. Comments in the server's file are preserved. If FILE omits the name or the
+    /// description, the server's value is preserved.
     Apply {
         /// File with the size; - reads standard input.
         #[arg(value_name = "FILE")]

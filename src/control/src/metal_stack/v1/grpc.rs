@@ -76,7 +76,7 @@ pub(crate) struct GrpcCall {
     runtime: Runtime,
     method: String,
     address: String,
-    /// Response of the server while its header has not been received; `None` afterwards.
+    /// Pending response of the server; `None` after its header was received.
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
     /// Received bytes that do not form a complete message yet.
