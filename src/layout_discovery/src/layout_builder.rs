@@ -144,8 +144,8 @@ impl<'a> LayoutBuilder<'a> {
         })
     }
 
-    /// Returns whether any of the device's disks also contains parts of the system, which a reinstall recreates. Data
-    /// on the device then needs `preserve: true`.
+    /// Returns whether any of the device's disks also contains parts of the system, which a reinstall recreates. If
+    /// so, data on the device needs `preserve: true`.
     fn is_partly_renewed(&self, device: &KernelName) -> bool {
         let disks = self.machine.stack.disks_below(device);
         disks.iter().any(|disk| self.machine.purpose_of(disk).system)

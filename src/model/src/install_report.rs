@@ -165,7 +165,7 @@ pub struct TransferProgress {
 }
 
 impl TransferProgress {
-    /// Returns whether all bytes were transferred. The last data is then being decoded, written and flushed to disk.
+    /// Returns whether all bytes were transferred, so that only decoding, writing and flushing remain.
     pub fn is_flushing(&self) -> bool {
         self.total_bytes.is_some_and(|total| total > 0 && self.bytes >= total)
     }

@@ -165,8 +165,8 @@ pub struct MigratedMachine {
 }
 
 impl MigratedMachine {
-    /// Returns whether both descriptions contain filesystems, arrays and partitions with the same ids and sizes. A plan
-    /// for one of the described machines then also fits the other machine.
+    /// Returns whether both descriptions contain filesystems, arrays and partitions with the same ids and sizes. If so,
+    /// a plan for one of the described machines also fits the other machine.
     pub fn has_same_content(&self, other: &MigratedMachine) -> bool {
         is_same_set(&self.filesystems, &other.filesystems)
             && is_same_set(&self.arrays, &other.arrays)

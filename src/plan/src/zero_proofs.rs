@@ -70,8 +70,8 @@ impl<'a> PlannerState<'a> {
         self.decided.zero_proofs.push(ZeroProof { device: device.clone(), ranges, give_up });
     }
 
-    /// Returns whether the recorded disk was replaced: the listed disk has records, all of them contradict the present
-    /// disk, and none of them has its serial number or WWN.
+    /// Returns whether the recorded disk was replaced by `found`: the disk of the layout has records, each of these
+    /// records contradicts `found`, and no serial number or WWN identifies `found` as the recorded disk.
     fn is_replaced(&self, listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
         let all = self.records.get_or_init(|| self.own_records()).iter();
         let records = all.flat_map(|(disks, shared)| {

@@ -72,7 +72,7 @@ pub struct FaultOptions {
     /// Seconds after which a machine that is not installed counts as lost.
     #[arg(long, default_value_t = 600)]
     patience: u64,
-    /// Defect that the checker must find. The servers then use plain HTTP.
+    /// Plant this defect, which the checker must find. With a planted defect, the servers use plain HTTP.
     #[arg(long, value_enum)]
     plant: Option<PlantedBug>,
     /// Empty directory for the files of the servers and of PostgreSQL.

@@ -112,7 +112,7 @@ impl<S: SequentialFile> StreamClusters<S> {
         self.stream.skip(u64::try_from(clusters).unwrap_or(u64::MAX))
     }
 
-    /// Reads the next cluster, which is shorter at the end of the file.
+    /// Reads the next cluster. The last cluster of the file may be shorter than the others.
     fn take_cluster(&mut self) -> io::Result<Vec<u8>> {
         let mut cluster = vec![0; self.header.cluster_bytes()];
         let got = self.stream.read(&mut cluster)?;

@@ -24,7 +24,8 @@ pub struct ImageRequirements {
     pub added: Option<AddedPartition>,
 }
 
-/// Number of bytes that are needed to distinguish a disk image from a tree of files: two sectors of the largest size.
+/// Number of bytes that are needed to distinguish a disk image from a tree of files: two sectors of 4096 bytes, the
+/// largest supported sector size.
 pub const DETECTION_BYTES: usize = 2 * 4096;
 
 /// Minimum size of a disk image in bytes: one sector.

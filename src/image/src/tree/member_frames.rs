@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemberFrame {
-    /// First frame if the worker accepts the stream, because the stream does not begin like a disk image.
+    /// First frame if the worker accepts the stream. The worker accepts streams that do not begin like a disk image.
     Accepted,
     /// First frame if the worker rejects the stream. Contains the reason.
     Refused,

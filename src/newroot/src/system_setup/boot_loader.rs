@@ -36,7 +36,7 @@ pub(crate) enum BootLoader {
 /// Files that are written to each ESP, and the path of the file that the firmware starts.
 struct EspInstallation {
     files: Vec<EspFile>,
-    /// Path of the file that the firmware starts, from the root of the ESP.
+    /// Path, relative to the root of the ESP, of the file that the firmware starts.
     loader: String,
     /// Kernel command line for the boot entry if the firmware starts the kernel directly; otherwise empty.
     arguments: String,

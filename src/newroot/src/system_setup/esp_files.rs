@@ -11,7 +11,7 @@ use std::{fs, io};
 /// File to write to each ESP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EspFile {
-    /// Path from the root of the ESP: `/EFI/BOOT/BOOTX64.EFI`.
+    /// Path relative to the root of the ESP: `/EFI/BOOT/BOOTX64.EFI`.
     pub path: String,
     pub content: EspContent,
 }

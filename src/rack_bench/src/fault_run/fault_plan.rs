@@ -41,7 +41,7 @@ impl FaultKind {
         }
     }
 
-    /// Returns whether the fault affects both servers. Neither server can then take over the work of the other.
+    /// Returns whether the fault affects both servers, so that neither can take over the work of the other.
     pub fn affects_both_servers(self) -> bool {
         matches!(self, FaultKind::PostgresRestarted | FaultKind::PostgresCrashed | FaultKind::PostgresHung)
     }

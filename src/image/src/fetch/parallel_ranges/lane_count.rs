@@ -140,7 +140,7 @@ struct LaneTrial {
     fewer_brought: Option<f64>,
     /// Number of measurements of this trial in which the rate did not increase sufficiently.
     misses: u32,
-    /// Whether the number of lanes is final. No further trials are made then.
+    /// True if the number of lanes is final, and no further trials are made.
     settled: bool,
 }
 
