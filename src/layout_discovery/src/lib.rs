@@ -92,8 +92,11 @@ pub fn discover_layout_with_keys(
     let mut notes = Vec::new();
     let stack = DeviceStack::new(inventory);
     let recorded = if fstab.is_none() { find_recorded_fstab(inventory, &mut notes) } else { None };
-    let lines = parse_fstab(fstab.or(recorded).unwrap_or_default());
+    let lines = parse_fstab(fstab.or(recorded.map(|(_, text)| text)).unwrap_or_default());
+    let recorded_on = recorded.map(|(device, _)| device);
+    notes.extend(find_unconfirmed_names(&lines, recorded_on, inventory, &stack));
     let mounts = MountTable::from_fstab(lines, inventory, &stack, &mut notes);
+    notes.extend(recorded_on.and_then(|device| find_other_root(device, &mounts, &stack)));
     let unproven = find_unproven(inventory, &stack, &mounts);
     let machine = MachineContents::new(inventory, stack, &mounts);
     let layout = build_layout(&machine, &mounts.memory, id, &mut notes);
@@ -117,14 +120,29 @@ pub fn discover_layout_with_keys(
     }
 }
 
-/// Returns the fstab in the inventory; `None` if there is none, or if several installations have one.
-fn find_recorded_fstab<'a>(inventory: &'a Inventory, notes: &mut Vec<DiscoveryNote>) -> Option<&'a str> {
+/// Returns an obstacle if the fstab that was found on this device mounts another device as root.
+fn find_other_root(device: &DevicePath, mounts: &MountTable, stack: &DeviceStack) -> Option<DiscoveryNote> {
+    let is_root = mounts.lines_of(&stack.kernel_name(device)).iter().any(|line| line.path == "/");
+    (mounts.has_path("/") && !is_root).then(|| {
+        DiscoveryNote::obstacle(format!(
+            "the fstab of an installed system is on {device}, but it mounts another device at /: select the fstab of the \
+             system with --fstab"
+        ))
+    })
+}
+
+/// Returns the fstab in the inventory, and the device on which it was found; `None` if there is none, or if several
+/// installations have one.
+fn find_recorded_fstab<'a>(
+    inventory: &'a Inventory,
+    notes: &mut Vec<DiscoveryNote>,
+) -> Option<(&'a DevicePath, &'a str)> {
     let found =
         inventory.filesystems.iter().filter_map(|contents| Some((&contents.device, contents.fstab.as_deref()?)));
     let found: Vec<_> = found.filter(|(_, text)| parse_fstab(text).iter().any(|line| line.path == "/")).collect();
     match found.as_slice() {
         [] => None,
-        [(_, text)] => Some(text),
+        [(device, text)] => Some((*device, *text)),
         several => {
             let devices: Vec<&str> = several.iter().map(|(device, _)| device.as_str()).collect();
             notes.push(DiscoveryNote::obstacle(format!(

@@ -269,6 +269,24 @@ fn resolve_layout(
     }
 }
 
+/// Returns a refusal if the files now specify another layout than the one that was served for an installation that has
+/// not started yet: a disk that was removed from the layout must not be erased.
+pub fn explain_layout_change(
+    machine: &MachineSpec,
+    install_state: &InstallState,
+    known: &SiteObjects,
+) -> Option<String> {
+    let served = install_state.handed_out.as_ref().filter(|_| install_state.pinned_layout().is_none())?;
+    let resolved = resolve_allocation(machine, install_state, known).ok()??;
+    (resolved.layout != served.layout).then(|| {
+        format!(
+            "the layout of the machine is now {layout}, with other contents than the layout that was sent to the machine: boot \
+             the machine again",
+            layout = resolved.layout_id
+        )
+    })
+}
+
 pub fn layout_id(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
 }

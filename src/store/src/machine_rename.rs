@@ -34,7 +34,7 @@ impl ServerState {
             if has(&old, "true")?.is_none() {
                 return Ok(RenameOutcome::Refused(format!("the server has no record of machine {old}")));
             }
-            if let Some(own) = has(&new, "(succeeded = 1 OR begun IS NOT NULL)")? {
+            if let Some(own) = has(&new, "(succeeded = 1 OR adopted IS NOT NULL OR begun IS NOT NULL)")? {
                 let message = format!("machine {new} already has an installation of its own: allocation {own}");
                 return Ok(RenameOutcome::Refused(message));
             }
@@ -62,8 +62,8 @@ fn is_installing(transaction: &Transaction, machine: &str, heard: &BootActivity)
 }
 
 fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
-    // The caller has verified that no installation under the new id was started or completed, so the rows of the new id
-    // can be deleted.
+    // The caller has verified that no installation under the new id was started, completed or adopted, so the rows of the
+    // new id can be deleted.
     for table in ["allocations", "layouts", "orders"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;

@@ -3,6 +3,7 @@
 use super::DOCUMENT_BYTES;
 use super::decision_basis::{DecisionBasis, request_repetition};
 use crate::AppState;
+use crate::full_install_state;
 use crate::machine_auth::MachineCaller;
 use crate::metrics::OrderEvent;
 use crate::migration_requests::machine_requests;
@@ -19,6 +20,7 @@ use http_server::client_address::ClientAddress;
 use http_server::server_log::MachineOrigin;
 use model::install_marker::attempt_proof::is_secret_digest;
 use serde_json::{Value, json};
+use site::allocation_resolution::explain_layout_change;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, MachineBoot, OrderStart};
@@ -144,6 +146,12 @@ async fn check_still_wanted(
             return Ok(Err(format!(
                 "the image of allocation {allocation} was blacklisted after the allocation was sent"
             )));
+        }
+    }
+    if let Some(machine) = directory.find_machine(id) {
+        let install_state = full_install_state::read_full_state(app, machine, &directory.known).await?;
+        if let Some(why) = explain_layout_change(machine, &install_state, &directory.known) {
+            return Ok(Err(why));
         }
     }
     plan_approval_check::check_compared(app, directory, id, allocation, approved).await

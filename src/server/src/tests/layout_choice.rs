@@ -123,3 +123,30 @@ async fn reason_for_missing_layout_is_logged() {
         server.heard(expected).await;
     }
 }
+
+/// The operator removes a disk from the layout while the agent still plans with the layout that it has received.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_layout_forbids_an_installation_that_has_not_started() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let is_changed = async || {
+        let layout = server.v1("GET", "/v1/filesystemlayout/default", &Value::Null).await;
+        layout.text().contains("changed")
+    };
+    server.write("layouts/default.yaml", &LAYOUT.replace("label: root", "label: changed"));
+    while !is_changed().await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(server.begins_first(ONE, &token, "a1").await, 409);
+    assert!(server.state.read_install_state(ONE, "a1").await.unwrap().first.is_none());
+
+    // With the current layout, the installation starts, and then continues with this layout.
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, "a1").await, 200);
+    server.write("layouts/default.yaml", LAYOUT);
+    while is_changed().await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(server.begins_first(ONE, &token, "a1").await, 200);
+}

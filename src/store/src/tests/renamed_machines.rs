@@ -27,3 +27,14 @@ fn machine_is_not_renamed_while_its_installation_is_active() {
     wait(state.record_boot_end([7; 32], false));
     assert!(is_renamed(&state, "m", "n"), "the boot has ended");
 }
+
+/// A rename with a mistyped id must not delete the record that protects another machine.
+#[test]
+fn adopted_machine_is_not_replaced_by_a_renamed_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    install(&state, "m");
+    wait(state.adopt_allocation("n", "b"));
+    assert!(!is_renamed(&state, "m", "n"));
+    assert!(wait(state.read_install_state("n", "b")).adopted);
+}
