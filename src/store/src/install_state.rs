@@ -151,11 +151,13 @@ impl InstallState {
 
     /// Returns the layout with which an installation has started, or `None` if no installation has started. Later
     /// attempts continue with this layout even if the operator's files contain another one: the installation may be
-    /// complete, and only its report may have been lost.
+    /// complete, and only its report may have been lost. An order that replaces an abandoned one also continues with it,
+    /// unless it applies the layout of the machine file: the layout of the abandoned order may preserve a disk that the
+    /// layout of the earlier installation wipes.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let started = match &self.order {
-            Some(order) => order.started && given.order == order.id,
+            Some(order) => order.started && (given.order == order.id || !order.change_promise),
             None => !self.succeeded && self.first.as_ref().is_some_and(|first| !first.heard),
         };
         started.then_some(&given.layout)
@@ -328,6 +330,27 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
 mod tests {
     use super::*;
     use crate::schema;
+
+    #[test]
+    fn order_that_replaces_an_abandoned_one_continues_with_its_layout() {
+        let layout = serde_json::json!({ "id": "of the abandoned order" });
+        let order = |started: bool, change_promise: bool| {
+            let order = serde_json::json!({
+                "id": "second", "image": "i", "created": "", "attempts": 0, "begun": started, "without_marker": false,
+                "change_promise": change_promise
+            });
+            let served = ServedLayout { layout: layout.clone(), order: "first".to_owned() };
+            InstallState {
+                succeeded: true,
+                order: Some(serde_json::from_value(order).unwrap()),
+                handed_out: Some(served),
+                ..InstallState::default()
+            }
+        };
+        assert_eq!(order(true, false).pinned_layout(), Some(&layout));
+        assert_eq!(order(true, true).pinned_layout(), None, "the operator wants the layout of the machine file");
+        assert_eq!(order(false, false).pinned_layout(), None);
+    }
 
     /// The summary of ten thousand machines executes this query ten thousand times.
     #[test]
