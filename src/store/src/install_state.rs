@@ -337,7 +337,7 @@ mod tests {
         let order = |started: bool, change_promise: bool| {
             let order = serde_json::json!({
                 "id": "second", "image": "i", "created": "", "attempts": 0, "begun": started, "without_marker": false,
-                "change_promise": change_promise
+                "change_promise": change_promise, "given_up": false
             });
             let served = ServedLayout { layout: layout.clone(), order: "first".to_owned() };
             InstallState {
