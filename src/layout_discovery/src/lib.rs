@@ -19,6 +19,7 @@ mod reinstall_assessment;
 mod system_partition_types;
 #[cfg(test)]
 mod tests;
+mod unconfirmed_kernel_names;
 mod underlying_devices;
 mod unproven_contents;
 
@@ -36,6 +37,7 @@ use model::device_name::{DevicePath, KernelName};
 use model::inventory::Inventory;
 use model::layout::Layout;
 use model::storage_graph::DeviceStack;
+use unconfirmed_kernel_names::find_unconfirmed_names;
 use unproven_contents::{UnprovenContent, find_unproven};
 
 /// Layout that describes an existing machine, and the properties of the machine that the layout cannot express.

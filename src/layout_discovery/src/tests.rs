@@ -4,3 +4,4 @@
 mod foreign_machine;
 mod misassigned_contents;
 mod recorded_installations;
+mod unconfirmed_kernel_names;
