@@ -9,7 +9,7 @@ use super::AppState;
 use super::agent_api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
 use super::migration_requests::migration_assignment::{self, MigrationForecast};
-use super::operator_api::reinstalls::is_reinstallable;
+use super::operator_api::reinstalls::find_reinstallable_layout;
 use super::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -313,7 +313,9 @@ impl RackSnapshot {
                 }
                 let words =
                     ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
-                if let Err(why) = is_reinstallable(machine, install_state.clone(), &self.directory.known, &words) {
+                if let Err(why) =
+                    find_reinstallable_layout(machine, install_state.clone(), &self.directory.known, &words)
+                {
                     let why = why.with_error_code(ErrorCode::ReinstallRefused);
                     return Some(MachineForecast::Refused(why.into_coded_message()));
                 }
@@ -366,8 +368,8 @@ pub const PLANNED_ORDER: &str = "planned";
 
 /// Returns the reinstall order that the server would store. `earlier` is the order that it would replace.
 pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
-    let ReinstallOverrides { without_marker, change_promise, give_up, leave_locked, replace_newer, apply_allocation } =
-        words;
+    let ReinstallOverrides { without_marker, change_promise, give_up, leave_locked, .. } = words;
+    let ReinstallOverrides { replace_newer, apply_allocation, layout_digest, .. } = words;
     ReinstallOrder {
         id: PLANNED_ORDER.to_owned(),
         image,
@@ -389,5 +391,6 @@ pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<Rei
         handed: None,
         unregistered: 0,
         required_approval: None,
+        layout_digest,
     }
 }

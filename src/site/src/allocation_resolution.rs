@@ -2,9 +2,11 @@
 //! determines image, layout and steps. Afterwards, the installed system or the reinstall order does.
 
 mod installed_system_differences;
+mod layout_changes;
 
 pub(crate) use installed_system_differences::explain_layout_contradiction;
 pub use installed_system_differences::find_differences;
+pub use layout_changes::{explain_layout_change, layout_digest};
 
 use crate::approved_input_digests::check_inputs;
 use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
@@ -13,6 +15,7 @@ use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpe
 use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
 use crate::site_objects::SiteObjects;
 use common::error_code::ErrorCode;
+use layout_changes::check_ordered_layout;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::{OutOfBandStep, TemplateStep};
 use model::ganeti_os_definition::OsSelector;
@@ -255,6 +258,7 @@ fn resolve_layout(
         (None, _) => find_layout(machine, allocation, install_state, known)?.clone(),
     };
     let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
+    check_ordered_layout(allocation, install_state, &json)?;
     match (&install_state.marker, &install_state.order) {
         (Some(marker), Some(order)) if !order.change_promise => {
             match marker_layout_comparison::find_contradiction(marker, &json) {
@@ -267,24 +271,6 @@ fn resolve_layout(
         }
         _ => Ok(Some((layout.id, json))),
     }
-}
-
-/// Returns a refusal if the files now specify another layout than the one that was served for an installation that has
-/// not started yet: a disk that was removed from the layout must not be erased.
-pub fn explain_layout_change(
-    machine: &MachineSpec,
-    install_state: &InstallState,
-    known: &SiteObjects,
-) -> Option<String> {
-    let served = install_state.handed_out.as_ref().filter(|_| install_state.pinned_layout().is_none())?;
-    let resolved = resolve_allocation(machine, install_state, known).ok()??;
-    (resolved.layout != served.layout).then(|| {
-        format!(
-            "the layout of the machine is now {layout}, with other contents than the layout that was sent to the machine: boot \
-             the machine again",
-            layout = resolved.layout_id
-        )
-    })
 }
 
 pub fn layout_id(layout: &Value) -> String {

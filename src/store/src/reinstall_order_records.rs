@@ -26,6 +26,10 @@ pub struct ReinstallOverrides {
     /// True if the reinstall applies the allocation of the machine file instead of the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
+    /// Digest of the layout for which the operator has set `change_promise`; `None` without this option, and in orders of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout_digest: Option<String>,
 }
 
 /// Options, user and required approval of an order, as stored.
@@ -102,6 +106,9 @@ pub struct ReinstallOrder {
     /// value is not shown to operators.
     #[serde(skip)]
     pub required_approval: Option<RequiredApproval>,
+    /// Digest of the layout for which the operator has set `change_promise`; not shown to operators.
+    #[serde(skip)]
+    pub layout_digest: Option<String>,
 }
 
 impl ReinstallOrder {
@@ -144,7 +151,7 @@ pub(crate) fn read_order(
     let order = connection.prepare_cached(select)?.query_row([machine, allocation], |row| {
         let StoredOptions { overrides, created_by, required_approval } = parse_column(row, 8)?.unwrap_or_default();
         let ReinstallOverrides { change_promise, give_up, leave_locked, replace_newer, apply_allocation, .. } =
-            overrides;
+            overrides.clone();
         let fencing: Option<FencingToken> = parse_column(row, 10)?;
         let database = fencing.as_ref().map(|token| token.database.as_str());
         Ok(ReinstallOrder {
@@ -169,6 +176,7 @@ pub(crate) fn read_order(
             handed: row.get(9)?,
             unregistered: parse_column(row, 12)?.unwrap_or_default(),
             required_approval,
+            layout_digest: overrides.layout_digest,
         })
     });
     order.optional()
@@ -190,6 +198,7 @@ pub(crate) fn store_order(
         leave_locked: order.leave_locked.clone(),
         replace_newer: *replace_newer,
         apply_allocation: *apply_allocation,
+        layout_digest: order.layout_digest.clone(),
     };
     let (created_by, required_approval) = (order.created_by.clone(), order.required_approval.clone());
     let words = StoredOptions { overrides, created_by, required_approval };

@@ -203,8 +203,8 @@ pub(crate) fn insert_order(
 /// Returns an order that has not started. The attempt of an earlier order is not copied: an install marker that this
 /// attempt has written is not evidence for the new order.
 fn new_order(image: &str, words: ReinstallOverrides, fencing: FencingToken) -> ReinstallOrder {
-    let ReinstallOverrides { without_marker, change_promise, give_up, leave_locked, replace_newer, apply_allocation } =
-        words;
+    let ReinstallOverrides { without_marker, change_promise, give_up, leave_locked, .. } = words;
+    let ReinstallOverrides { replace_newer, apply_allocation, layout_digest, .. } = words;
     ReinstallOrder {
         id: uuid::Uuid::new_v4().to_string(),
         image: image.to_owned(),
@@ -226,6 +226,7 @@ fn new_order(image: &str, words: ReinstallOverrides, fencing: FencingToken) -> R
         handed: None,
         unregistered: 0,
         required_approval: None,
+        layout_digest,
     }
 }
 

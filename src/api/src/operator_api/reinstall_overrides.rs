@@ -15,6 +15,7 @@ pub(super) fn read_overrides(reinstall_request: &ReinstallRequest) -> Result<Rei
         leave_locked: parse_containers(&reinstall_request.leave_locked)?,
         replace_newer: reinstall_request.replace_newer,
         apply_allocation: reinstall_request.apply_allocation,
+        layout_digest: None,
     };
     if words.give_up.iter().any(String::is_empty) {
         return Err(ApiError::bad_request("a serial number in `give_up` must not be empty"));

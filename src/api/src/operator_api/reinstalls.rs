@@ -21,7 +21,7 @@ use model::allocation::{Allocation, ApprovedPlan};
 use model::layout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use site::allocation_resolution::{resolve_allocation, resolve_created_image};
+use site::allocation_resolution::{layout_digest, resolve_allocation, resolve_created_image};
 use site::effective_allocation::{NOT_KEEPABLE_CODE, effective_allocation, with_effective_allocation};
 use site::ganeti_os_definition_state::DefinitionState;
 use site::operator_files::{MachineSpec, suggest_name};
@@ -227,7 +227,9 @@ pub async fn check_orderable(
         let why = format!("image {image} is blacklisted: only machines that run this image can be reinstalled with it");
         return Err(invalid_reinstall(why));
     }
-    is_reinstallable(&machine, install_state.clone(), &directory.known, &words)?;
+    let layout = find_reinstallable_layout(&machine, install_state.clone(), &directory.known, &words)?;
+    // The option applies only to the layout that the operator has seen.
+    let words = ReinstallOverrides { layout_digest: words.change_promise.then(|| layout_digest(&layout)), ..words };
     Ok(OrderableReinstall { machine, allocation, install_state, words })
 }
 
@@ -287,14 +289,14 @@ fn state_for_order(install_state: InstallState, words: &ReinstallOverrides) -> I
     }
 }
 
-/// Checks that the machine can be reinstalled: its allocation and its layout are valid, and the layout permits a
-/// reinstall to erase at least one disk.
-pub(crate) fn is_reinstallable(
+/// Returns the layout of a reinstall. Checks that the machine can be reinstalled: its allocation and its layout are valid,
+/// and the layout permits a reinstall to erase at least one disk.
+pub(crate) fn find_reinstallable_layout(
     machine: &MachineSpec,
     install_state: InstallState,
     known: &SiteObjects,
     words: &ReinstallOverrides,
-) -> Result<(), ApiError> {
+) -> Result<Value, ApiError> {
     let install_state = state_for_order(install_state, words);
     let in_file = machine.allocation.as_ref();
     if let Some(why) = in_file.and_then(|in_file| effective_allocation(in_file, &install_state).problem) {
@@ -311,7 +313,7 @@ pub(crate) fn is_reinstallable(
     if let Some(why) = broken {
         return Err(invalid_reinstall(format!("{why}: {}", contradiction_remedy(&machine.id))));
     }
-    let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
+    let allocation = Allocation { filesystemlayout: assigned.layout.clone(), ..Allocation::default() };
     let layout = allocation.parse_layout().map_err(|problems| {
         invalid_reinstall(format!(
             "the layout of machine {machine} is invalid: {problems}",
@@ -320,7 +322,7 @@ pub(crate) fn is_reinstallable(
         ))
     })?;
     match layout.layout.disks.iter().any(|disk: &layout::DiskSpec| disk.wipeonreinstall) {
-        true => Ok(()),
+        true => Ok(assigned.layout),
         false => Err(ApiError::bad_request(format!(
             "filesystemlayout:{} is not reinstallable, abort reinstallation",
             assigned.layout_id

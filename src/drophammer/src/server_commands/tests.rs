@@ -51,6 +51,7 @@ fn order() -> ReinstallOrder {
         handed: None,
         unregistered: 0,
         required_approval: None,
+        layout_digest: None,
     }
 }
 

@@ -150,3 +150,26 @@ async fn changed_layout_forbids_an_installation_that_has_not_started() {
     }
     assert_eq!(server.begins_first(ONE, &token, "a1").await, 200);
 }
+
+/// The operator has permitted one layout with other wipe policies. The permission does not apply to later layouts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_promise_applies_only_to_the_layout_at_the_time_of_the_order() {
+    let server = Running::start_in(with_images()).await;
+    server.installed().await;
+    let labeled = |label: &str| LAYOUT.replace("label: root", &format!("label: {label}"));
+    let change = async |label: &str| {
+        server.write("layouts/default.yaml", &labeled(label));
+        while !server.v1("GET", "/v1/filesystemlayout/default", &Value::Null).await.text().contains(label) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    change("second").await;
+    let answer = server.press(ONE, "debian-13", json!({ "change_promise": true })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    change("third").await;
+    let token = server.token(ONE).await;
+    server.heard("layout default has changed since the reinstall was ordered with --change-promise").await;
+    until_layout(&server, &token, None).await;
+    change("second").await;
+    until_layout(&server, &token, Some("default")).await;
+}
