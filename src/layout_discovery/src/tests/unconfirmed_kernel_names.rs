@@ -2,7 +2,7 @@
 
 use super::foreign_machine::ForeignMachine;
 use crate::{assess_reinstall, discover_layout};
-use model::inventory::{DeviceUse, FilesystemContents};
+use model::inventory::FilesystemContents;
 
 const LINUX: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 
@@ -23,16 +23,10 @@ fn kernel_name_must_be_confirmed_by_a_running_mount() {
 /// The ramdisk has found the disks in another order than the installed system.
 #[test]
 fn recorded_fstab_must_be_on_the_device_that_it_mounts_as_root() {
-    let mut machine = machine(false);
-    let disks = machine.inventory.disks.iter_mut().flat_map(|disk| &mut disk.table.as_mut().unwrap().partitions);
-    let mut root = None;
-    for partition in disks {
-        if partition.uses.contains(&DeviceUse::Mounted("/".to_owned())) {
-            root = Some(partition.device.clone());
-        }
-        partition.uses.clear();
-    }
-    let root = root.unwrap();
+    let machine = machine(false);
+    let mut partitions = machine.inventory.disks[0].table.as_ref().unwrap().partitions.iter();
+    let root = partitions.find(|partition| partition.signatures.iter().any(|found| found.kind == "ext4")).unwrap();
+    let root = root.device.clone();
     let obstacles = |fstab: String| {
         let contents = FilesystemContents { device: root.clone(), fstab: Some(fstab), ..FilesystemContents::default() };
         let inventory = model::inventory::Inventory { filesystems: vec![contents], ..machine.inventory.clone() };

@@ -209,8 +209,9 @@ async fn layout_violating_the_marker_is_not_installed_without_override() {
     };
     assert!(wipes(json!({ "change_promise": true })).await, "the operator permits the change");
     server.write("layouts/default.yaml", TWO_DISKS);
-    server.heard("all files are valid again").await;
+    server.heard("layout default has changed since the reinstall was ordered with --change-promise").await;
     assert!(!wipes(json!({})).await, "the file is the installed layout again");
+    server.heard("all files are valid again").await;
     // The order was placed while the file was valid. After the file has become invalid, the machine must wait.
     server.write("layouts/default.yaml", &edited);
     let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
