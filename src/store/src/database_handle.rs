@@ -69,6 +69,8 @@ pub struct ServerState {
     /// Number that changes when another server may have changed the database.
     changes: watch::Receiver<u64>,
     pub(crate) reader: Option<ReadConnection>,
+    /// Copy of the records of machines, for lists and scans.
+    pub(crate) record_copy: Option<ReadConnection>,
     /// Maximum number of machines without a machine file.
     pub(crate) most_unknown: usize,
     pub(crate) instance: ServerInstance,
@@ -161,6 +163,7 @@ impl ServerState {
             failed: Arc::default(),
             changes,
             reader,
+            record_copy: None,
             most_unknown: DEFAULT_UNKNOWN_MACHINES_LIMIT,
             instance: ServerInstance::default(),
         })

@@ -232,7 +232,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub fn read_install_state_blocking(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.read_committed_blocking(move |connection| read_install_state(connection, &machine, &allocation))
+        self.read_records_blocking(move |connection| read_install_state(connection, &machine, &allocation))
     }
 
     /// Records the layout and image that are being served to the machine.

@@ -1,6 +1,7 @@
 //! UUIDs and MAC addresses with which machines have registered.
 
 use super::ServerState;
+use crate::schema::POSTGRES_MAC_ARRAY;
 use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;
 use control::agent_api_types::RegisterRequest;
@@ -54,11 +55,11 @@ impl ServerState {
 }
 
 fn find_machines_with_mac(connection: &Connection, mac: String) -> sql::Result<Vec<String>> {
-    let (select, value) = match connection.as_sqlite() {
-        Some(_) => ("SELECT machine FROM machine_macs WHERE mac = ?1 ORDER BY machine", mac),
-        None => ("SELECT id FROM machines WHERE lower(macs) LIKE ?1 ORDER BY id", format!("%\"{mac}\"%")),
+    let select = match connection.as_sqlite() {
+        Some(_) => "SELECT machine FROM machine_macs WHERE mac = ?1 ORDER BY machine".to_owned(),
+        None => format!("SELECT id FROM machines WHERE {POSTGRES_MAC_ARRAY} @> ARRAY[?1] ORDER BY id"),
     };
-    connection.prepare_cached(select)?.query_map([value], |row| row.get(0))?.collect()
+    connection.prepare_cached(&select)?.query_map([mac], |row| row.get(0))?.collect()
 }
 
 /// Reads the identity from the machine's last registration. If the UUID column is NULL, as in databases of earlier

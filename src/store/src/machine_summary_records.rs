@@ -78,10 +78,11 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn read_machine_records(&self, machines: Vec<(String, Option<String>)>) -> Result<Vec<MachineRecords>> {
         let mut all = Vec::with_capacity(machines.len());
-        let count = if self.is_shared() { MACHINES_PER_POSTGRES_JOB } else { MACHINES_PER_JOB };
+        let reads_postgres = self.is_shared() && self.record_copy.is_none();
+        let count = if reads_postgres { MACHINES_PER_POSTGRES_JOB } else { MACHINES_PER_JOB };
         for part in machines.chunks(count) {
             let part = part.to_vec();
-            let read = self.read_committed(move |connection| {
+            let read = self.read_records(move |connection| {
                 part.iter().map(|(id, allocation)| read_records(connection, id, allocation.as_deref())).collect()
             });
             let read: Vec<MachineRecords> = read.await?;

@@ -66,8 +66,21 @@ impl ReadConnection {
         drop(self.connection.lock().take());
     }
 
+    /// Opens another connection to the same PostgreSQL database; `None` for a SQLite file.
+    pub(crate) fn connect_again(&self) -> Result<Option<Connection>> {
+        let connection = self.connection.lock();
+        let Some(postgres) = connection.as_ref().and_then(Connection::as_postgres) else { return Ok(None) };
+        stop_or_convert(postgres.connect_again().map(Connection::from_postgres), &self.gone).map(Some)
+    }
+
+    /// Returns a handle of another connection, such as a copy in memory.
+    pub(crate) fn with_connection(&self, connection: sql::Result<Connection>) -> Result<ReadConnection> {
+        let connection = stop_or_convert(connection, &self.gone)?;
+        Ok(ReadConnection { connection: Arc::new(Mutex::new(Some(connection))), gone: self.gone.clone() })
+    }
+
     /// Reads in one transaction, so that all reads see the same state.
-    fn read<T>(&self, work: impl FnOnce(&Connection) -> sql::Result<T>) -> Result<T> {
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&Connection) -> sql::Result<T>) -> Result<T> {
         let connection = self.connection.lock();
         let read = |connection: &Connection| {
             let transaction = connection.begin(TransactionKind::Read)?;

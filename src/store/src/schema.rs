@@ -192,7 +192,10 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
         }
     }
     match transaction.as_postgres() {
-        Some(_) => changed_record_tracking::create_postgres_triggers(transaction)?,
+        Some(_) => {
+            transaction.execute_batch(&postgres_mac_index())?;
+            changed_record_tracking::create_postgres_triggers(transaction)?;
+        }
         None => {
             transaction.execute_batch(MACS)?;
             changed_record_tracking::create_triggers(transaction)?;
@@ -271,6 +274,15 @@ pub(crate) fn is_current_schema(connection: &Connection) -> sql::Result<bool> {
 
 /// For each boot: the time of its most recent request. Servers that share a PostgreSQL database exchange these times.
 const POSTGRES_CALLS: &str = "CREATE TABLE IF NOT EXISTS boot_calls (boot BYTEA PRIMARY KEY, called BIGINT NOT NULL);";
+
+/// Index of the MACs in `machines.macs` on PostgreSQL; see [`MACS`]. A query must contain the same expression.
+fn postgres_mac_index() -> String {
+    format!("CREATE INDEX IF NOT EXISTS machines_mac_array ON machines USING gin (({POSTGRES_MAC_ARRAY}))")
+}
+
+/// Expression that returns the MACs in `machines.macs` as an array of PostgreSQL. Unlike a conversion to JSON, it never
+/// fails.
+pub(crate) const POSTGRES_MAC_ARRAY: &str = r#"string_to_array(translate(lower(macs), '[]" ', ''), ',')"#;
 
 /// Converts the statements that create the tables to PostgreSQL. Texts are compared by bytes, as in SQLite. Tables
 /// whose rows are ordered by SQLite's `rowid` get a column of this name.

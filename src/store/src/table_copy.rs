@@ -78,6 +78,15 @@ pub(crate) fn copy_tables(from: &Connection, to: &Transaction) -> sql::Result<Ve
     Ok(copied)
 }
 
+/// Copies a table without comparing the copy with the source.
+///
+/// # Errors
+/// Returns an error if a database cannot be read or written.
+pub(crate) fn copy_table(from: &Connection, to: &Transaction, table: &str) -> sql::Result<()> {
+    let columns = common_columns(from, to, table)?;
+    read_batches(from, table, &columns, |rows| insert_rows(to, table, &columns, rows))
+}
+
 /// Returns the columns that both databases have. Other columns of the source are leftovers of earlier versions.
 fn common_columns(from: &Connection, to: &Connection, table: &str) -> sql::Result<Vec<String>> {
     let present = schema::list_columns(to, table)?;

@@ -17,7 +17,7 @@ use site::operator_files::MachineSpec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{MachineBoot, MachineContact};
+use store::{COPY_FROM, MachineBoot, MachineContact, ServerState};
 use tokio::sync::Mutex;
 
 /// Number of record versions that this cache reads from the database, before it deletes the versions in the database
@@ -140,10 +140,11 @@ impl CachedSummaries {
     async fn read_part(
         &mut self,
         app: &AppState,
+        state: &ServerState,
         part: &[Arc<MachineSpec>],
     ) -> Result<Vec<Arc<ListedSummary>>, ApiError> {
         let keys = part.iter().map(|machine| record_key(machine)).collect();
-        let records = app.state.read_machine_records(keys).await?;
+        let records = state.read_machine_records(keys).await?;
         let mut all = Vec::with_capacity(part.len());
         for (machine, records) in part.iter().zip(records) {
             let (contact, live) = (records.contact.clone(), last_live_event(app, &machine.id));
@@ -157,6 +158,11 @@ impl CachedSummaries {
         }
         Ok(all)
     }
+}
+
+/// Returns the handle from which the records of this number of machines are read fastest.
+async fn open_records(app: &AppState, machines: usize) -> Result<ServerState, ApiError> {
+    if machines < COPY_FROM { Ok(app.state.clone()) } else { Ok(app.state.with_record_copy().await?) }
 }
 
 fn last_live_event(app: &AppState, id: &str) -> Option<ProgressEvent> {
@@ -186,9 +192,10 @@ impl SummaryCache {
             listed.push(cache.find_summary(app, machine, contact)?);
         }
         let missing: Vec<usize> = (0..machines.len()).filter(|index| listed[*index].is_none()).collect();
+        let state = open_records(app, missing.len()).await?;
         for part in missing.chunks(AT_ONCE) {
             let specs: Vec<_> = part.iter().map(|index| machines[*index].clone()).collect();
-            for (index, summary) in part.iter().zip(cache.read_part(app, &specs).await?) {
+            for (index, summary) in part.iter().zip(cache.read_part(app, &state, &specs).await?) {
                 listed[*index] = Some(summary);
             }
         }
@@ -210,8 +217,9 @@ impl SummaryCache {
         let directory = app.whole_directory();
         let is_missing = |machine: &&Arc<MachineSpec>| !cache.machines.contains_key(&machine.id);
         let missing: Vec<Arc<MachineSpec>> = directory.shared_machines().filter(is_missing).cloned().collect();
+        let state = open_records(app, missing.len()).await?;
         for part in missing.chunks(AT_ONCE) {
-            cache.read_part(app, part).await?;
+            cache.read_part(app, &state, part).await?;
         }
         Ok(())
     }

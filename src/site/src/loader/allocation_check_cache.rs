@@ -38,6 +38,11 @@ pub(super) struct CheckedAllocation {
 }
 
 impl AllocationCheckCache {
+    /// Returns the number of cached results.
+    pub(super) fn len(&self) -> usize {
+        self.results.len()
+    }
+
     /// Removes all results, because a file that may concern several machines has changed.
     pub(crate) fn clear(&mut self) {
         self.results.clear();

@@ -12,6 +12,7 @@ use crate::yaml_folder::{annotate_problem, format_problem};
 use common::format::os_error_messages::without_os_error_numbers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use store::COPY_FROM;
 
 impl SiteLoader {
     /// Adds the machines and the errors of their files to the snapshot.
@@ -61,7 +62,11 @@ impl SiteLoader {
         problems: &mut Vec<String>,
         notes: &mut Vec<String>,
     ) -> Vec<(PathBuf, MachineSpec)> {
-        let (known, state, definitions) = (directory.known.clone(), &self.state, &mut self.definitions);
+        let missing = self.machines.entries.len().saturating_sub(self.allocation_checks.len());
+        // If the copy fails, the same error is reported for each machine whose records cannot be read.
+        let copy = if missing < COPY_FROM { None } else { self.state.with_record_copy_blocking().ok() };
+        let state = copy.as_ref().unwrap_or(&self.state);
+        let (known, definitions) = (directory.known.clone(), &mut self.definitions);
         let checks = &mut self.allocation_checks;
         let mut check = |machine: &MachineSpec| -> Result<SettledMachine, String> {
             check_machine_allocation(definitions, state, &known, &overlay.effective_machine(machine).0)
