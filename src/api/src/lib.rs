@@ -4,7 +4,7 @@
 //! Start with [`routes`], the table of all endpoints. All handlers share [`AppState`].
 //!
 //! * Operator's directory: the crate `site` reads the directory. [`site_reload`] watches the directory and publishes
-//!   snapshots, `full_install_state` and `plan_approval_check` combine snapshots with the database, and
+//!   snapshots, `install_state_enrichment` and `plan_approval_check` combine snapshots with the database, and
 //!   [`deploy_templates`] changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
 //! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
@@ -41,7 +41,7 @@ pub mod deploy_templates;
 pub mod display_phase;
 pub mod downloads;
 pub mod freed_machine_shutdown;
-pub mod full_install_state;
+pub mod install_state_enrichment;
 pub mod install_timeline;
 mod json_schemas;
 pub mod machine_adoption;

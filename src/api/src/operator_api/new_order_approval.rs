@@ -2,7 +2,7 @@
 
 use super::reinstalls::{OrderableReinstall, ReinstallRequest};
 use crate::AppState;
-use crate::full_install_state::add_approval;
+use crate::install_state_enrichment::add_approval;
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;

@@ -15,7 +15,7 @@ use common::command_outcome::CommandOutcome;
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::output::{print_text, to_json};
 use document_types::DocumentReport;
 pub(crate) use document_types::DocumentType;

@@ -12,7 +12,7 @@ use clap::Args;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::output::{print_error, to_json};
 use common::type_errors::locate_json_error;
 use model::deploy_steps::{EraseMode, StepList};
