@@ -20,9 +20,8 @@
 //! * Rollouts: [`rollouts`] reinstalls many machines in waves.
 //! * Users: [`access`] authorizes users, [`audit_log`] records their requests, [`user_management`] manages users and
 //!   tokens, and [`oidc_login`] logs in the users of an identity provider.
-//! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`request_body`] reads
-//!   bodies, [`metrics`] counts
-//!   events, and [`planner_pool`] runs plans.
+//! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`request_body`]
+//!   reads bodies, [`metrics`] counts events, and [`planner_pool`] runs plans.
 
 pub mod abandoned_bmc_actions;
 mod abandoned_reinstall_messages;

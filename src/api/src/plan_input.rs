@@ -168,8 +168,9 @@ async fn add_allocation(
     Ok(false)
 }
 
-/// Resolves the allocation that the machine would receive after the order in `reinstall_request`; if `reinstall_request` is `None`, the
-/// allocation that it would receive now. The inner error is the reason why the machine would not receive an allocation.
+/// Resolves the allocation that the machine would receive after the order in `reinstall_request`; if
+/// `reinstall_request` is `None`, the allocation that it would receive now. The inner error is the reason why the
+/// machine would not receive an allocation.
 async fn resolve_for_plan(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -21,8 +21,8 @@ use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 pub(crate) enum PlanPreview {
     /// The plan cannot be determined, for this reason.
     Unknown(String),
-    /// The plan is refused. The first line contains the reasons; the other lines contain the text that `drophammer plan`
-    /// prints.
+    /// The plan is refused. The first line contains the reasons; the other lines contain the text that
+    /// `drophammer plan` prints.
     Refused(String),
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }

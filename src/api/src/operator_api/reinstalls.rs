@@ -289,8 +289,8 @@ fn state_for_order(install_state: InstallState, words: &ReinstallOverrides) -> I
     }
 }
 
-/// Returns the layout of a reinstall. Checks that the machine can be reinstalled: its allocation and its layout are valid,
-/// and the layout permits a reinstall to erase at least one disk.
+/// Returns the layout of a reinstall. Checks that the machine can be reinstalled: its allocation and its layout are
+/// valid, and the layout permits a reinstall to erase at least one disk.
 pub(crate) fn find_reinstallable_layout(
     machine: &MachineSpec,
     install_state: InstallState,
