@@ -1,7 +1,8 @@
-//! HTTP server for the files of one directory, limited to the speed of a link: `scripts/bench burn` measures through it. All connections
-//! share the link; each can have an additional limit.
+//! HTTP server for the files of one directory, limited to the speed of a link: `scripts/bench burn` measures through
+//! it. All connections share the link; each can have an additional limit.
 //!
-//! Usage: pace DIR [BITS_PER_SECOND [BITS_PER_SECOND_OF_EACH_CONNECTION]]   (default 0: unlimited). Prints the address that it listens on.
+//! Usage: pace DIR [BITS_PER_SECOND [BITS_PER_SECOND_OF_EACH_CONNECTION]] (default 0: unlimited). Prints the address
+//! that it listens on.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};

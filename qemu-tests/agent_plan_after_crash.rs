@@ -6,14 +6,13 @@
 //! event counts. The plan is a pure function of inventory and response, so equal states have the same plan.
 
 mod boot_loader;
-mod bounds;
+mod plan_write_bounds;
 
-pub use bounds::PlanBounds;
+pub use plan_write_bounds::PlanBounds;
 
 use crate::crash_states::ReplayedDisk;
 use crate::host_tools::{Context, Result, limit_command, write};
 use boot_loader::boots_filesystem;
-use bounds::test_plan_checks;
 use linux::probe::{self, ProbeDepth, ProbeRoots};
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
@@ -21,6 +20,7 @@ use model::inventory::{
     self, DeviceUse, DiskPartition, FilesystemContents, FirmwareType, InspectionFailure, InspectionTarget, Inventory,
     MemberRole,
 };
+use plan_write_bounds::test_plan_checks;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;

@@ -146,7 +146,8 @@ pub fn read_inventory(folder: &Path) -> Result<Inventory> {
         .context(path.display())
 }
 
-/// Returns the inventory with the firmware of the machine. The ramdisk that has read the inventory was booted by a BIOS.
+/// Returns the inventory with the firmware of the machine. The ramdisk that has read the inventory was booted by a
+/// BIOS.
 fn with_firmware(mut inventory: Inventory, firmware: Firmware) -> Inventory {
     let is_uefi = firmware == Firmware::Uefi;
     inventory.system.firmware = if is_uefi { FirmwareType::Uefi } else { FirmwareType::Bios };

@@ -1,8 +1,8 @@
 //! Checks of a reconstructed state of all disks, without a machine. They check three guarantees:
 //!
 //! * Preserved data: on preserved, partly kept and foreign disks, every byte is unchanged, except in the extents that
-//!   the agent has announced, and in the regions that the prepare script names. Each preserved filesystem is consistent after its
-//!   journal was replayed, also on each half of a mirror alone, and contains the original files.
+//!   the agent has announced, and in the regions that the prepare script names. Each preserved filesystem is
+//!   consistent after its journal was replayed, also on each half of a mirror alone, and contains the original files.
 //! * No incomplete system: the condition depends on the phase of the reinstall. `Ordered`: the disks boot the complete
 //!   old system. `Begun`: the machine boots over the network first, and the server boots the ramdisk; until the
 //!   installer of the image runs, the disks boot only a complete old system, and a root with the new marker is the
@@ -10,9 +10,9 @@
 //! * Next plan: the agent refuses, or recreates only wiped disks. On other disks, it may write no more than the first
 //!   attempt.
 //!
-//! Disks boot a system if they have a boot loader and an ext4 filesystem with a kernel (`agent_plan_after_crash::boot_loader`). A
-//! system is complete if its filesystem is consistent after its journal was replayed, and contains every file that the system
-//! had before the reinstall, or at the end of the record.
+//! Disks boot a system if they have a boot loader and an ext4 filesystem with a kernel
+//! (`agent_plan_after_crash::boot_loader`). A system is complete if its filesystem is consistent after its journal
+//! was replayed, and contains every file that the system had before the reinstall, or at the end of the record.
 
 mod preparation_output;
 

@@ -1,7 +1,7 @@
 //! Faulty responses with images. The proxy alters the head or the body of a response; the file itself is intact.
 
-use crate::offered_image::ResponseFault;
 use crate::proxy::read_head;
+use crate::scenario_image::ResponseFault;
 use std::io::{BufReader, Read};
 
 /// Altered response with an image, which the proxy sends instead of the server's response.

@@ -1,9 +1,9 @@
 //! Image that a run offers: a file in the server's folder, which is intact, or damaged as the scenario specifies.
 
 use crate::host_tools::{Context, Result, run_tool, write};
-use crate::offered_image::{DeclaredDigest, ImageSigner, OfferedImage, TestSystem};
 use crate::registry::{self, Registry};
 use crate::scenario::{Bus, Machine};
+use crate::scenario_image::{DeclaredDigest, ImageSigner, OfferedImage, TestSystem};
 use crate::{server, tar_members};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;

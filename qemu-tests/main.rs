@@ -8,7 +8,7 @@
 
 mod agent_plan_after_crash;
 mod console_input;
-mod crash_case;
+mod crash_consistency_test;
 mod crash_record;
 mod crash_state_checks;
 mod crash_state_selection;
@@ -25,7 +25,6 @@ mod host_tools;
 mod image_creation;
 mod inspection_ramdisk;
 mod network_boot;
-mod offered_image;
 mod phase_times;
 mod powercut;
 mod proxy;
@@ -42,6 +41,7 @@ mod run_end_state;
 mod run_setup;
 mod saved_machine;
 mod scenario;
+mod scenario_image;
 mod scenario_parser;
 mod scenario_rules;
 mod scenario_run;
@@ -107,7 +107,7 @@ const SELF_TESTS: [(&str, fn()); 37] = [
     ("crash_state_selection", crash_state_selection::self_test),
     ("agent_plan_after_crash", agent_plan_after_crash::self_test),
     ("crash_state_checks", crash_state_checks::self_test),
-    ("crash_case", crash_case::self_test),
+    ("crash_consistency_test", crash_consistency_test::self_test),
 ];
 
 fn main() -> ExitCode {
@@ -148,8 +148,9 @@ fn crash_trials(wanted: bool, filter: Option<&str>, budget: &Arc<TimeBudget>) ->
         let runs = wanted && (number == 0 || full || filter == Some(case.0));
         trials.push(time_trial(case.0, RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!runs));
     }
-    for case in crash_case::CASES {
-        let states = move || crash_case::run(case, &artifacts_folder(), &work_folder()).map_err(Failed::from);
+    for case in crash_consistency_test::CASES {
+        let states =
+            move || crash_consistency_test::run(case, &artifacts_folder(), &work_folder()).map_err(Failed::from);
         let runs = wanted && (full || filter == Some(case.0));
         trials.push(time_trial(case.0, RUNS_OF_A_SAMPLE, budget.clone(), states).with_ignored_flag(!runs));
     }

@@ -58,7 +58,8 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &BootMethod, wi
     }
 }
 
-/// Returns the options of a disk's drive: format, cache, limits, and file. The disk has a log if the witness watches it.
+/// Returns the options of a disk's drive: format, cache, limits, and file. The disk has a log if the witness watches
+/// it.
 fn drive_options(chassis: &Chassis, disk: &Disk, boot: &BootMethod, log: Option<&Path>) -> String {
     let plain = boot.is_inspection();
     let on_copy = matches!(boot, BootMethod::DiskWithout(_) | BootMethod::Direct { on_copy: true, .. });

@@ -1,8 +1,8 @@
 //! Types of a scenario file (`docs/scenarios.md`, `docs/scenario-runs.md`), which `scenario_parser.rs` parses.
 
 use crate::expectations::RunExpectations;
-use crate::offered_image::OfferedImage;
 use crate::reinstall_order_options::ReinstallOrderOptions;
+use crate::scenario_image::OfferedImage;
 use model::architecture::Architecture;
 use serde::Deserialize;
 use std::collections::BTreeMap;

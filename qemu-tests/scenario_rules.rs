@@ -1,8 +1,8 @@
 //! Rules for the consistency of the fields of a scenario.
 
 use crate::expectations::Outcome;
-use crate::offered_image::{DeclaredDigest, OfferedImage};
 use crate::scenario::{BootFrom, Bus, Disk, EventAction, Firmware, Machine, ResponseFate, ScenarioEvent, ScenarioRun};
+use crate::scenario_image::{DeclaredDigest, OfferedImage};
 use crate::tar_members;
 use model::architecture::Architecture;
 

@@ -1,7 +1,7 @@
 //! Additional members of a tar, written exactly as the scenario specifies. Libraries refuse to write some of them.
 
 use crate::host_tools::{Context, Result};
-use crate::offered_image::TarMember;
+use crate::scenario_image::TarMember;
 use tar::{EntryType, Header};
 
 const TAR_BLOCK_BYTES: usize = 512;

@@ -151,8 +151,8 @@ impl<'a> WritePolicy<'a> {
         })
     }
 
-    /// Returns messages about the writes to a disk that no stage may have made. `number` is the index of the disk in the
-    /// counts of the samples. Writes before the start of the agent are included only if `from_the_start` is true.
+    /// Returns messages about the writes to a disk that no stage may have made. `number` is the index of the disk in
+    /// the counts of the samples. Writes before the start of the agent are included only if `from_the_start` is true.
     pub fn find_violations(
         &self,
         number: usize,

@@ -3,8 +3,8 @@
 use super::{ProxyState, lock_shared};
 use crate::faulty_responses::FaultyResponse;
 use crate::guest_facts::matches_pattern;
-use crate::offered_image::ResponseFault;
 use crate::scenario::EventAction;
+use crate::scenario_image::ResponseFault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::VecDeque;

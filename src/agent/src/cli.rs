@@ -18,7 +18,8 @@ Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 
 pub enum AgentCommand {
     /// Carry out the installation that the control plane has ordered for this machine (runs in the ramdisk).
     ///
-    /// Reads the kernel command line: drophammer.url= and drophammer.token=, or drophammer.file=; drophammer.machine=, drophammer.key=, console=.
+    /// Reads the kernel command line: drophammer.url= and drophammer.token=, or drophammer.file=;
+    /// drophammer.machine=, drophammer.key=, console=.
     #[command(after_help = "Example: the kernel command line of the ramdisk\n  \
         drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8\n\n\
         Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,\n\
@@ -33,7 +34,8 @@ pub enum AgentCommand {
         drophammer reinstall --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Reinstall(crate::reinstall_command::ReinstallOptions),
-    /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
+    /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's
+    /// `import-export`.
     ///
     /// To migrate a whole machine with the help of the server, use `drophammer machine move` instead.
     Move(transfer::move_options::TransferOptions),

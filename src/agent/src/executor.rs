@@ -71,8 +71,8 @@ pub(crate) struct PlanExecutor {
     brought_root_uuid: Option<String>,
     /// Partition, in the raw image, to which cloud-init's seed is written.
     brought_seed: Option<SeedFilesystem>,
-    /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
-    /// that installer writes the entries itself.
+    /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the
+    /// boot loader, because that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
     /// Known boot parameters of a system that is booted through the firmware. Parameters that only the system's boot
     /// loader can determine are missing.
@@ -311,8 +311,8 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Makes a preserved disk or partition writable, after verifying that no process could write to any locked device so
-    /// far.
+    /// Makes a preserved disk or partition writable, after verifying that no process could write to any locked device
+    /// so far.
     fn unlock_disk(&mut self, UnlockDisk { device, others }: &UnlockDisk) -> Result<()> {
         self.locks.verify_locks()?;
         self.locks.unlock_disk(device, others)

@@ -1,8 +1,8 @@
 //! Complete installation, from the registration to the boot of the installed system. Failures are handled in
 //! `failure_handling`.
 //!
-//! A failure before the plan's point of no return leaves every disk unchanged. After a later failure, the executor ensures that a partial
-//! installation is not bootable.
+//! A failure before the plan's point of no return leaves every disk unchanged. After a later failure, the executor
+//! ensures that a partial installation is not bootable.
 
 pub mod cli;
 mod executor;

@@ -1,8 +1,8 @@
 //! Conformance test against the published rules of metal-stack's API. `scripts/metal` installs a control plane that
 //! enforces these rules, and runs this test.
 //!
-//! The machines are simulated: their disks are inventories from `testdata`, and their plans are not executed. No code here can open a
-//! device, so the disks of the host are safe.
+//! The machines are simulated: their disks are inventories from `testdata`, and their plans are not executed. No code
+//! here can open a device, so the disks of the host are safe.
 
 mod api_v1;
 

@@ -1,5 +1,5 @@
-//! Sender of a migration (see [`model::machine_migration`]). The disks of the sender are made read-only before they are assembled, and no stage of
-//! a plan runs on the sender.
+//! Sender of a migration (see [`model::machine_migration`]). The disks of the sender are made read-only before they
+//! are assembled, and no stage of a plan runs on the sender.
 //!
 //! | response of the control plane | action of the sender |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Preparation of a pool machine before it waits for an allocation: LLDP neighbors are detected, and the disks are erased.
+//! Preparation of a pool machine before it waits for an allocation: LLDP neighbors are detected, and the disks are
+//! erased.
 
 use super::failure_handling::InstallFailure;
 use super::plan_refusal::{plan_refusal_error, print_refused_plan};

@@ -46,7 +46,8 @@ pub(crate) fn require_tools() -> Result<()> {
 /// Function that unlocks the encrypted containers of an inventory. Returns the containers that remain locked.
 pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<InspectionFailure> + 'a;
 
-/// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in `disk_settling`.
+/// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in
+/// `disk_settling`.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.
@@ -57,8 +58,8 @@ pub(crate) fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
     wait_for_disks(DiskWaitLimits::LAYOUT, Instant::now(), &are_there)
 }
 
-/// Waits until all disks recorded by earlier boots of a pool machine have appeared, and the set of disks has stopped changing. The
-/// time limits are measured from `began`.
+/// Waits until all disks recorded by earlier boots of a pool machine have appeared, and the set of disks has stopped
+/// changing. The time limits are measured from `began`.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.

@@ -1,4 +1,5 @@
-//! `drophammer uplink`: network configuration of the ramdisk for networks without DHCP. `/init` runs the printed script.
+//! `drophammer uplink`: network configuration of the ramdisk for networks without DHCP. `/init` runs the printed
+//! script.
 
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};

@@ -12,8 +12,8 @@ impl AppState {
     /// would be visible only after the next periodic scan.
     pub async fn await_added_images(&self) {
         let (documents, folder) = (self.documents.clone(), self.images.clone());
-        // A network filesystem may respond slowly, so the folder is listed on a blocking thread. A folder that cannot be
-        // read is reported by the periodic scan.
+        // A network filesystem may respond slowly, so the folder is listed on a blocking thread. A folder that cannot
+        // be read is reported by the periodic scan.
         let listed = tokio::task::spawn_blocking(move || documents.list_yaml(&folder)).await;
         let Ok(Ok(listed)) = listed else { return };
         let is_scanned = |directory: &SiteSnapshot| listed.is_subset(&directory.scanned_images);

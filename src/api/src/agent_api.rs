@@ -1,7 +1,7 @@
-//! Server side of the agent's API, whose types are in [`control::agent_api_types`]. `netboot` issues the tokens of machines,
-//! and `machine_auth` authorizes the machines' requests. `wire_allocation` converts the allocation of a machine, and
-//! `secrets` sends the secrets of the allocation. `point_of_no_return` permits an installation to erase data,
-//! and `install_reports` receives results.
+//! Server side of the agent's API, whose types are in [`control::agent_api_types`]. `netboot` issues the tokens of
+//! machines, and `machine_auth` authorizes the machines' requests. `wire_allocation` converts the allocation of a
+//! machine, and `secrets` sends the secrets of the allocation. `point_of_no_return` permits an installation to erase
+//! data, and `install_reports` receives results.
 
 mod decision_basis;
 pub(crate) mod install_reports;

@@ -73,8 +73,8 @@ pub struct AuditedRequest {
     /// Route, such as `/v1/machine/{id}/reinstall`.
     pub route: String,
     pub path: String,
-    /// Id of the machine, or name of another object; empty if the path contains none. The handler may then determine the
-    /// object ([`crate::access::set_audited_object`]).
+    /// Id of the machine, or name of another object; empty if the path contains none. The handler may then determine
+    /// the object ([`crate::access::set_audited_object`]).
     pub object: String,
     pub address: IpAddr,
 }

@@ -11,8 +11,8 @@ use site::controller_index::ControllerSharing;
 use site::operator_files::MachineSpec;
 use store::StoredRegistration;
 
-/// Returns the UUID that the controller should report. If the operator has chosen another id for the machine, the machine
-/// file contains this UUID in `smbios_uuid`.
+/// Returns the UUID that the controller should report. If the operator has chosen another id for the machine, the
+/// machine file contains this UUID in `smbios_uuid`.
 pub(crate) fn firmware_uuid(machine: &MachineSpec) -> String {
     machine.smbios_uuid.map_or_else(|| machine.id.clone(), |uuid| uuid.to_string())
 }

@@ -4,7 +4,7 @@
 //! Start with [`routes`], the table of all endpoints. All handlers share [`AppState`].
 //!
 //! * Operator's directory: the crate `site` reads the directory. [`site_reload`] watches the directory and publishes
-//!   snapshots, `full_install_state` and `plan_approval_check` combine snapshots with the database, and
+//!   snapshots, `install_state_enrichment` and `plan_approval_check` combine snapshots with the database, and
 //!   [`deploy_templates`] changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
 //! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
@@ -20,9 +20,8 @@
 //! * Rollouts: [`rollouts`] reinstalls many machines in waves.
 //! * Users: [`access`] authorizes users, [`audit_log`] records their requests, [`user_management`] manages users and
 //!   tokens, and [`oidc_login`] logs in the users of an identity provider.
-//! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`request_body`] reads
-//!   bodies, [`metrics`] counts
-//!   events, and [`planner_pool`] runs plans.
+//! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`request_body`]
+//!   reads bodies, [`metrics`] counts events, and [`planner_pool`] runs plans.
 
 pub mod abandoned_bmc_actions;
 mod abandoned_reinstall_messages;
@@ -41,7 +40,7 @@ pub mod deploy_templates;
 pub mod display_phase;
 pub mod downloads;
 pub mod freed_machine_shutdown;
-pub mod full_install_state;
+pub mod install_state_enrichment;
 pub mod install_timeline;
 mod json_schemas;
 pub mod machine_adoption;

@@ -1,6 +1,6 @@
 //! Check that the agent has compared its plan with the plan that the operator approved.
 
-use super::{AppState, full_install_state};
+use super::{AppState, install_state_enrichment};
 use http_server::api_error::ApiError;
 use site::snapshot::SiteSnapshot;
 
@@ -17,7 +17,8 @@ pub(crate) async fn check_compared(
     said: Option<&str>,
 ) -> Result<Result<(), String>, ApiError> {
     let install_state = app.state.read_install_state(id, allocation).await?;
-    let install_state = full_install_state::add_approval(app, id, allocation, install_state, &directory.known).await?;
+    let install_state =
+        install_state_enrichment::add_approval(app, id, allocation, install_state, &directory.known).await?;
     Ok(match (directory.known.approvals.approval_for_agent(id, &install_state), said) {
         (Err(why), _) => Err(why),
         (Ok(None), _) => Ok(()),

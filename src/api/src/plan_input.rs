@@ -10,7 +10,7 @@ use super::operator_api::reinstall_plan::{ReinstallQuery, simulate_order};
 use super::operator_api::reinstalls::ReinstallRequest;
 use super::operator_api::{self, OperatorAuth};
 use super::{AppState, machine_identification};
-use crate::full_install_state;
+use crate::install_state_enrichment;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -168,8 +168,9 @@ async fn add_allocation(
     Ok(false)
 }
 
-/// Resolves the allocation that the machine would receive after the order in `reinstall_request`; if `reinstall_request` is `None`, the
-/// allocation that it would receive now. The inner error is the reason why the machine would not receive an allocation.
+/// Resolves the allocation that the machine would receive after the order in `reinstall_request`; if
+/// `reinstall_request` is `None`, the allocation that it would receive now. The inner error is the reason why the
+/// machine would not receive an allocation.
 async fn resolve_for_plan(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -180,7 +181,7 @@ async fn resolve_for_plan(
         Some(reinstall_request) => {
             (simulate_order(app, reinstall_request).await?.install_state, resolve_before_approval)
         }
-        None => (full_install_state::read_full_state(app, machine, &directory.known).await?, resolve_allocation),
+        None => (install_state_enrichment::read_full_state(app, machine, &directory.known).await?, resolve_allocation),
     };
     let resolved = resolve(machine, &install_state, &directory.known);
     Ok((install_state, resolved))

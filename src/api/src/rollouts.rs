@@ -23,7 +23,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use common::error_code::ErrorCode;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;

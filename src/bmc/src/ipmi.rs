@@ -40,8 +40,8 @@ struct IpmiController<'a> {
 }
 
 /// Performs the action, and reads the resulting state back from the controller. Returns a warning if the controller
-/// reports an unknown GUID, or does not report all of the resulting state. A controller that reports the UUID of another
-/// known machine is refused before the first change.
+/// reports an unknown GUID, or does not report all of the resulting state. A controller that reports the UUID of
+/// another known machine is refused before the first change.
 pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,

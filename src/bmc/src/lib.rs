@@ -1,12 +1,11 @@
 //! Power control, boot devices and BIOS settings of a machine, through its management controller (BMC): over Redfish,
 //! or over IPMI with `ipmitool`.
 //!
-//! After each change, the state is read back until the controller reports the requested state. Before the first change,
-//! the UUID or GUID that the controller reports is compared with that of the machine. A controller that reports the UUID
-//! of another known machine is refused. Any other difference is refused over Redfish, unless the address contains the
-//! path of the system, and causes a warning over IPMI.
-//! `redfish::test_double` simulates the quirks of real Redfish services in tests. Start with [`switch_power`] and
-//! [`redfish::RedfishMachine`].
+//! After each change, the state is read back until the controller reports the requested state. Before the first
+//! change, the UUID or GUID that the controller reports is compared with that of the machine. A controller that
+//! reports the UUID of another known machine is refused. Any other difference is refused over Redfish, unless the
+//! address contains the path of the system, and causes a warning over IPMI. `redfish::test_double` simulates the
+//! quirks of real Redfish services in tests. Start with [`switch_power`] and [`redfish::RedfishMachine`].
 
 mod ipmi;
 pub mod redfish;

@@ -51,7 +51,8 @@ impl<'a> RedfishMachine<'a> {
     /// Connects to the controller, and finds the system of the machine.
     ///
     /// # Errors
-    /// The controller does not support Redfish, cannot be reached, rejects the credentials, or belongs to another machine.
+    /// The controller does not support Redfish, cannot be reached, rejects the credentials, or belongs to another
+    /// machine.
     pub fn connect(bmc: &'a Bmc, machine: &TargetMachine) -> Result<RedfishMachine<'a>> {
         let BmcAddress::Redfish { url, system } = &bmc.at else {
             return Err(bmc_refusal("the management controller is addressed over IPMI, not over Redfish".to_owned()));

@@ -1,7 +1,7 @@
 //! Outcome of a command, which determines its exit status.
 
 use crate::error::Result;
-use crate::format::metal_api_rewording::reword_metal_phrases;
+use crate::format::metal_api_phrase_replacement::reword_metal_phrases;
 use crate::output;
 
 /// Outcome of a command that has not failed with an error.

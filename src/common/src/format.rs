@@ -2,7 +2,7 @@
 //! hidden characters.
 
 pub mod machine_ids_as_names;
-pub mod metal_api_rewording;
+pub mod metal_api_phrase_replacement;
 pub mod os_error_messages;
 pub mod table;
 pub mod terminal_escaping;

@@ -138,8 +138,8 @@ pub struct InstallReport {
     /// Stage of the plan that failed, such as `storage.wipe`, or the failed phase if there was no plan yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Code of the failure, such as `DH-310`. Agents of older versions do not send a code, and a newer version may send a
-    /// code that this version does not know.
+    /// Code of the failure, such as `DH-310`. Agents of older versions do not send a code, and a newer version may
+    /// send a code that this version does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     #[serde(default)]

@@ -33,7 +33,8 @@ pub const NO_RETRIES: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..TE
 const LONGEST_REQUESTED: Duration = Duration::from_secs(120);
 
 /// Factor by which the pause grows after each attempt. With this factor, a pause is at most one second longer than a
-/// quarter of the time since the first attempt. After a short outage, clients are therefore served again within seconds.
+/// quarter of the time since the first attempt. After a short outage, clients are therefore served again within
+/// seconds.
 const PAUSE_GROWTH: f64 = 1.25;
 
 /// Result of a single attempt.

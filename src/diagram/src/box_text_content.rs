@@ -79,8 +79,8 @@ fn join_details(details: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// Splits text into lines of at most [`LINE`] characters. Lines are split at blanks; a line without a blank is split after a separator of a
-/// path or list, or else at any character.
+/// Splits text into lines of at most [`LINE`] characters. Lines are split at blanks; a line without a blank is split
+/// after a separator of a path or list, or else at any character.
 fn wrap_text(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest: Vec<char> = text.chars().collect();

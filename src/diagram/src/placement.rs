@@ -160,7 +160,8 @@ fn initial_order(cells: &[ColumnCell], columns: usize) -> Vec<Vec<usize>> {
     order
 }
 
-/// Repeatedly orders the cells of each column by the mean position of their neighbors, and returns the order with the fewest crossings.
+/// Repeatedly orders the cells of each column by the mean position of their neighbors, and returns the order with the
+/// fewest crossings.
 fn order_columns(cells: &[ColumnCell], first: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
     let mut best = (count_crossings(cells, &first), first.clone());
     let mut order = first;
@@ -208,8 +209,8 @@ fn count_crossings(cells: &[ColumnCell], order: &[Vec<usize>]) -> usize {
     crossings
 }
 
-/// Sets the vertical positions of all cells. Each cell is as near to the mean position of its neighbors as the other cells of its column
-/// permit.
+/// Sets the vertical positions of all cells. Each cell is as near to the mean position of its neighbors as the other
+/// cells of its column permit.
 fn center_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     for column in order {
         spread_cells(cells, column, &vec![0.0; column.len()]);
@@ -238,8 +239,8 @@ fn center_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     cells.iter_mut().for_each(|cell| cell.center -= top);
 }
 
-/// Sets the centers of a column's cells so that order and gaps are preserved and the sum of the squared distances to `wanted` is minimal.
-/// The algorithm is pool adjacent violators.
+/// Sets the centers of a column's cells so that order and gaps are preserved and the sum of the squared distances to
+/// `wanted` is minimal. The algorithm is pool adjacent violators.
 fn spread_cells(cells: &mut [ColumnCell], column: &[usize], wanted: &[f64]) {
     let mut offset = 0.0;
     let mut offsets = Vec::new();
@@ -302,8 +303,8 @@ fn level_end(points: &mut [(f64, f64)], end: usize, next: usize) {
     }
 }
 
-/// Returns the vertical position at which the line to `other` leaves the side of a box. The lines of a side are sorted by the positions of
-/// their other ends.
+/// Returns the vertical position at which the line to `other` leaves the side of a box. The lines of a side are
+/// sorted by the positions of their other ends.
 fn port_position(cells: &[ColumnCell], cell: usize, other: usize, right: bool) -> f64 {
     let mut ends = if right { cells[cell].right.clone() } else { cells[cell].left.clone() };
     ends.sort_by(|a, b| cells[*a].center.total_cmp(&cells[*b].center));

@@ -1,8 +1,9 @@
 //! Output of the diagram as SVG. The columns of the diagram lead from the disks on the left to the mount points on the
 //! right.
 //!
-//! The colors are the palette of Okabe and Ito, which color-blind people can distinguish, and no information is conveyed by color alone.
-//! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
+//! The colors are the palette of Okabe and Ito, which color-blind people can distinguish, and no information is
+//! conveyed by color alone. Text of the layout is written only to text nodes, because the crate `svg` does not escape
+//! quotes in attributes.
 
 use super::box_text_content::{BoxContents, build_box_contents, strip_control_characters};
 use super::node_text;
@@ -154,7 +155,8 @@ fn draw_box(face: &BoxContents, rect: &Rect, look: &BoxStyle) -> Group {
     }
 }
 
-/// Draws the frame of a box. The frame is dashed for a disk that a reinstall erases, and double for a disk that a reinstall preserves.
+/// Draws the frame of a box. The frame is dashed for a disk that a reinstall erases, and double for a disk that a
+/// reinstall preserves.
 fn draw_frame(rect: &Rect, look: &BoxStyle, wipe: Option<bool>) -> Group {
     let outline = |inset: f64| {
         Rectangle::new()
@@ -174,7 +176,8 @@ fn draw_frame(rect: &Rect, look: &BoxStyle, wipe: Option<bool>) -> Group {
     }
 }
 
-/// Draws the badge of a disk: `WIPE on reinstall` in white on a dark background, or `keep on reinstall` in a dark color on white.
+/// Draws the badge of a disk: `WIPE on reinstall` in white on a dark background, or `keep on reinstall` in a dark
+/// color on white.
 fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
     let (fill, ink) = if wipe { ("#a33500", "#ffffff") } else { ("#ffffff", INK) };
     let pill = Rectangle::new()

@@ -56,8 +56,9 @@ pub enum CliCommand {
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
     Machine(crate::server_commands::MachineOptions),
-    /// Adopt this machine, which another installer has installed: write the install marker, and register the machine at a server, so that a
-    /// later reinstall renews the system and preserves the data. The system and its data are not changed.
+    /// Adopt this machine, which another installer has installed: write the install marker, and register the machine
+    /// at a server, so that a later reinstall renews the system and preserves the data. The system and its data are
+    /// not changed.
     ///
     /// Prints the plan of a later reinstall, and asks for confirmation before anything is written. To restore the
     /// server's lost records of machines that drophammer has installed, use `drophammer machine adopt` instead.
@@ -187,8 +188,9 @@ pub enum CliCommand {
     /// plans.
     #[command(hide = true, after_help = crate::local_commands::site_plan::EXIT_CODES)]
     Rack(crate::local_commands::site_plan::SitePlanArgs),
-    /// Check layouts, machine files, images, sizes, deploy templates, volumes, the other files of a server's directory, or
-    /// the whole directory: list all problems of each file, and report layouts that match the same size and image.
+    /// Check layouts, machine files, images, sizes, deploy templates, volumes, the other files of a server's
+    /// directory, or the whole directory: list all problems of each file, and report layouts that match the same size
+    /// and image.
     #[command(after_help = format!(
         "Examples: check a set; select the layout for a size and an image; print the canonical spelling\n  \
         drophammer check layouts/\n  \
@@ -206,11 +208,12 @@ pub enum CliCommand {
         drophammer explain | grep -i marker\n\n{EXIT_CODES}"
     ))]
     Explain(crate::local_commands::explain::ExplainOptions),
-    /// Print the JSON Schema of layouts, allocations, machine files, image files, manifests or templates, for completion and checks in
-    /// editors.
+    /// Print the JSON Schema of layouts, allocations, machine files, image files, manifests or templates, for
+    /// completion and checks in editors.
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
     Schema(crate::local_commands::schema::SchemaOptions),
-    /// Print the completion script for a shell. The script also completes the names of machines, images and layouts of the server.
+    /// Print the completion script for a shell. The script also completes the names of machines, images and layouts
+    /// of the server.
     #[command(after_help = "Examples:\n  \
         drophammer completion bash > /etc/bash_completion.d/drophammer\n  \
         drophammer completion zsh > /usr/local/share/zsh/site-functions/_drophammer\n  \
@@ -221,7 +224,8 @@ pub enum CliCommand {
     Complete { line: String },
     /// Write a manual page for each command, and for layouts, machine files and image files, to a directory.
     ///
-    /// Pages of section 5 are written to a directory `man5` next to a directory `man1`, and otherwise to the same directory.
+    /// Pages of section 5 are written to a directory `man5` next to a directory `man1`, and otherwise to the same
+    /// directory.
     #[command(after_help = "Example:\n  drophammer man /usr/local/share/man/man1")]
     Man {
         /// Directory to which the pages are written.
@@ -280,7 +284,8 @@ pub enum ImageCommand {
         "Example:\n  drophammer image delete debian-11.0.20240101\n\n{EXIT_CODES}"
     ))]
     Delete(crate::server_commands::DeleteImageOptions),
-    /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
+    /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and
+    /// the bottleneck.
     ///
     /// Existing files in the directory are preserved, but a file that the image also contains is replaced, as with tar.
     /// Whiteouts of OCI image layers remove only files that this command has written. If the command fails, the files

@@ -65,8 +65,8 @@ const ADDITIONAL_EXAMPLES: [&str; 55] = [
 /// Maximum number of examples that are added to the help of a command.
 const MAX_ADDED_EXAMPLES: usize = 3;
 
-/// Adds examples to the help of each visible command whose help contains none: those in the help of related commands, and
-/// the additional examples.
+/// Adds examples to the help of each visible command whose help contains none: those in the help of related commands,
+/// and the additional examples.
 pub fn add_examples(command: Command) -> Command {
     let name = command.get_name().to_owned();
     add_to_command(command, &name, &[])

@@ -73,8 +73,8 @@ fn documented_spellings_are_parsed_as_canonical() {
     }
 }
 
-/// Checks that the pages document exactly the steps that are offered to Ironic, and that the agent accepts the documented
-/// steps.
+/// Checks that the pages document exactly the steps that are offered to Ironic, and that the agent accepts the
+/// documented steps.
 #[test]
 fn documented_ironic_steps_match_the_offered_steps() {
     use model::deploy_steps::{OFFERED, TemplateStep};

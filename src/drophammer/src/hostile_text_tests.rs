@@ -1,4 +1,5 @@
-//! Tests of commands that print hostile names, received from inventories, layouts, images, servers or management controllers.
+//! Tests of commands that print hostile names, received from inventories, layouts, images, servers or management
+//! controllers.
 
 use crate::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use bmc::{PowerAction, TargetMachine, Unguarded, switch_power};

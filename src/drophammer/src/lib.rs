@@ -11,7 +11,6 @@ pub mod completions;
 mod confirmation;
 #[cfg(test)]
 mod docs_tests;
-pub mod environment_variables;
 #[cfg(test)]
 mod hostile_text_tests;
 pub mod live_completion;
@@ -20,6 +19,7 @@ pub mod machine_adoption;
 pub mod man_pages;
 pub mod missing_verbs;
 mod object_list;
+pub mod option_environment_variables;
 pub mod server_commands;
 mod terminal_output;
 #[cfg(test)]

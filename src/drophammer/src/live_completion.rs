@@ -1,6 +1,7 @@
-//! Completion of names of machines, images, layouts, rollouts, sizes, deploy templates, OS definitions, volumes, users,
-//! tokens and contexts, and of filters. The completion scripts run the hidden command `complete` for each completion. The server has a second to
-//! respond; all failures are silent, so that the command line is not disturbed.
+//! Completion of names of machines, images, layouts, rollouts, sizes, deploy templates, OS definitions, volumes,
+//! users, tokens and contexts, and of filters. The completion scripts run the hidden command `complete` for each
+//! completion. The server has a second to respond; all failures are silent, so that the command line is not
+//! disturbed.
 //!
 //! The dynamic completion of `clap_complete` is not used, because it requires the feature `unstable-dynamic`.
 

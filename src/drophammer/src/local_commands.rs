@@ -35,7 +35,7 @@ pub use tree::run_tree;
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
 use common::type_errors::describe_json_error;
 use model::layout::{self, ParsedLayout};

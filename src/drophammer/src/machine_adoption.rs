@@ -1,8 +1,9 @@
-//! `drophammer adopt`: adopts the running machine, which another installer has installed, so that a later reinstall renews its system
-//! and preserves its data. The command writes the install marker, and registers the machine at a server, or writes its machine file.
+//! `drophammer adopt`: adopts the running machine, which another installer has installed, so that a later reinstall
+//! renews its system and preserves its data. The command writes the install marker, and registers the machine at a
+//! server, or writes its machine file.
 //!
-//! [`foreign_system`] reads the machine, [`marker_storage`] writes the marker, [`registration`] sends the requests to the server, and
-//! [`adoption_removal`] is `--undo`.
+//! [`foreign_system`] reads the machine, [`marker_storage`] writes the marker, [`registration`] sends the requests to
+//! the server, and [`adoption_removal`] is `--undo`.
 
 mod adoption_record;
 mod adoption_removal;
@@ -42,20 +43,23 @@ pub struct MachineAdoptionOptions {
     /// Id of the machine [default: its SMBIOS UUID].
     #[arg(long, value_name = "UUID")]
     pub machine: Option<Uuid>,
-    /// Image for the machine file at the server: a later reinstall requires an image. The present system is not changed.
+    /// Image for the machine file at the server: a later reinstall requires an image. The present system is not
+    /// changed.
     #[arg(long, value_name = "ID", required_unless_present_any = ["undo", "dry_run", "fleet"])]
     pub image: Option<String>,
     /// Size of the machine [default: the size in sizes/ whose constraints match the machine].
     #[arg(long, value_name = "ID", conflicts_with_all = ["undo", "fleet"])]
     pub size: Option<String>,
-    /// Layout to use instead of the discovered layout, for example the edited output of `drophammer layout from-machine`.
+    /// Layout to use instead of the discovered layout, for example the edited output of
+    /// `drophammer layout from-machine`.
     #[arg(long, value_name = "FILE", conflicts_with = "undo")]
     pub layout: Option<PathBuf>,
     /// Device whose content a reinstall may erase, although neither fstab nor a mount shows that it belongs to the
     /// system; may be given several times.
     #[arg(long, value_name = "DEVICE", conflicts_with = "undo")]
     pub give_up: Vec<String>,
-    /// Write the machine file for a fleet without a server to this new file, instead of registering the machine at a server.
+    /// Write the machine file for a fleet without a server to this new file, instead of registering the machine at a
+    /// server.
     #[arg(long, value_name = "FILE", conflicts_with = "undo")]
     pub fleet: Option<PathBuf>,
     /// Only print what a reinstall would do. Nothing is written, and no request is sent.
@@ -64,11 +68,12 @@ pub struct MachineAdoptionOptions {
     /// Output of `drophammer inventory`, which is used instead of the inventory of this machine.
     #[arg(long, value_name = "FILE", requires = "dry_run")]
     pub inventory: Option<PathBuf>,
-    /// The installed system's /etc/fstab [default: /etc/fstab of this machine; with --inventory, the fstab in the inventory].
+    /// The installed system's /etc/fstab [default: /etc/fstab of this machine; with --inventory, the fstab in the
+    /// inventory].
     #[arg(long, value_name = "FILE", requires = "dry_run")]
     pub fstab: Option<PathBuf>,
-    /// The installed system's /etc/crypttab [default: /etc/crypttab of this machine; with --inventory, none, and a machine
-    /// with encrypted data is refused].
+    /// The installed system's /etc/crypttab [default: /etc/crypttab of this machine; with --inventory, none, and a
+    /// machine with encrypted data is refused].
     #[arg(long, value_name = "FILE", requires = "dry_run")]
     pub crypttab: Option<PathBuf>,
     /// Name of the machine, which confirms the adoption or its removal. Without this option, the command prompts for
@@ -211,8 +216,8 @@ impl PendingAdoption<'_> {
         self.abandon(record, error)
     }
 
-    /// Removes the marker if the server has refused the registration. After any other error, the server may have registered the machine,
-    /// so the marker must remain.
+    /// Removes the marker if the server has refused the registration. After any other error, the server may have
+    /// registered the machine, so the marker must remain.
     fn abandon<T>(&self, record: &AdoptionRecord, error: Error) -> Result<T> {
         if error.is_refusal() {
             self.storage.remove(record)?;

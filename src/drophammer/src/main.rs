@@ -5,8 +5,8 @@ use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::Result;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use drophammer::command_examples::add_examples;
-use drophammer::environment_variables::{add_variables, is_variable_set};
 use drophammer::missing_verbs::explain_missing_verb;
+use drophammer::option_environment_variables::{add_variables, is_variable_set};
 use drophammer::{completions, live_completion, local_commands, machine_adoption, man_pages, server_commands};
 use std::process::ExitCode;
 

@@ -8,7 +8,7 @@ mod tests;
 
 use crate::cli::Cli;
 use crate::command_examples::add_examples;
-use crate::environment_variables::add_variables;
+use crate::option_environment_variables::add_variables;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use common::command_outcome::CommandOutcome;

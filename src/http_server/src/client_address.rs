@@ -41,8 +41,9 @@ pub struct ClientOrigin {
 }
 
 impl ClientOrigin {
-    /// Returns the client of the request, which [`ClientQuotas::find_origin`](crate::client_quotas::ClientQuotas::find_origin)
-    /// determined when the request arrived.
+    /// Returns the client of the request, which
+    /// [`ClientQuotas::find_origin`](crate::client_quotas::ClientQuotas::find_origin) determined when the request
+    /// arrived.
     ///
     /// # Errors
     /// Returns an error if the request did not arrive over a connection.

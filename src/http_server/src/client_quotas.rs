@@ -56,7 +56,8 @@ pub struct QuotaShare {
 }
 
 impl ClientQuotas {
-    /// Creates quotas that limit each address to a quarter of all connections, but at least [`MINIMUM_CONNECTIONS_PER_ADDRESS`].
+    /// Creates quotas that limit each address to a quarter of all connections, but at least
+    /// [`MINIMUM_CONNECTIONS_PER_ADDRESS`].
     pub fn new(connections: usize, proxies: &[IpAddr]) -> ClientQuotas {
         let connection_limit = (connections / 4).max(MINIMUM_CONNECTIONS_PER_ADDRESS);
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();

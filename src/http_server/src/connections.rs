@@ -49,7 +49,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default time after which a request that waits for a permit is answered with status 429. The time is shorter than
 /// the request timeout of agents.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(20);
-/// If fewer than 1/`FREE_CONNECTIONS_DIVISOR` of all connections are free, each connection is closed after its current response.
+/// If fewer than 1/`FREE_CONNECTIONS_DIVISOR` of all connections are free, each connection is closed after its
+/// current response.
 const FREE_CONNECTIONS_DIVISOR: usize = 10;
 
 /// Listening socket, with the router that handles its requests.

@@ -11,8 +11,8 @@
 //!   [`anonymous_event_limit`] limit clients, [`request_context`] assigns request ids, and [`api_error`] formats error
 //!   responses.
 //! * Log: [`server_log`] writes the log, [`rate_limited_log`] limits the log lines that clients can trigger,
-//!   [`live_machine_states`] stores the states that pages watch, and [`server_health`] stores the problems of the server
-//!   itself.
+//!   [`live_machine_states`] stores the states that pages watch, and [`server_health`] stores the problems of the
+//!   server itself.
 
 pub mod anonymous_event_limit;
 pub mod api_error;

@@ -139,8 +139,8 @@ impl ServerLog {
         Ok((log, writer))
     }
 
-    /// Sets the function that returns the name of the machine with an id. Lines in plain text then contain names instead of
-    /// ids. A second call has no effect.
+    /// Sets the function that returns the name of the machine with an id. Lines in plain text then contain names
+    /// instead of ids. A second call has no effect.
     pub fn set_machine_names(&self, name_of: impl Fn(&str) -> Option<String> + Send + Sync + 'static) {
         let _ = self.names.0.set(Box::new(name_of));
     }

@@ -23,7 +23,6 @@ mod hard_link;
 mod header_block_limit;
 mod member_frames;
 mod member_receiver;
-mod member_sender;
 mod name_set;
 mod parent_resolution;
 mod pax;
@@ -33,6 +32,7 @@ mod sparse;
 mod tar_header_ambiguity;
 mod tar_member;
 mod tar_parser;
+mod tar_parser_worker;
 #[cfg(test)]
 pub(super) mod tests;
 mod tree_removal;
@@ -45,6 +45,6 @@ pub use files_hidden_by_mounts::{FileConflicts, HiddenFileCounter, MountsBelow, 
 #[cfg(test)]
 pub(crate) use member_receiver::here::members_of;
 pub(crate) use member_receiver::{MemberReceiver, check_beginning};
-pub(crate) use member_sender::send_members;
+pub(crate) use tar_parser_worker::send_members;
 pub(crate) use unpack_root::UnpackRoot;
 pub(crate) use untar::{UnpackResult, untar};

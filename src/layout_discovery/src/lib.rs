@@ -1,8 +1,8 @@
 //! Discovery of the layout of a machine that another installer has installed, for reinstalls that preserve its data.
 //!
-//! [`discover_layout`] is a pure function of the inventory and of the installed system's fstab. [`assess_reinstall`] plans a reinstall with
-//! the discovered layout, and reports what prevents it. [`plan_adoption`] returns the install marker with which the machine can be
-//! reinstalled.
+//! [`discover_layout`] is a pure function of the inventory and of the installed system's fstab. [`assess_reinstall`]
+//! plans a reinstall with the discovered layout, and reports what prevents it. [`plan_adoption`] returns the install
+//! marker with which the machine can be reinstalled.
 
 mod adoption_marker;
 mod annotated_yaml;

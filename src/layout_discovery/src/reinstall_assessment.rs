@@ -72,7 +72,8 @@ pub(crate) fn parse_discovered(found: &DiscoveredLayout) -> Result<Layout, Vec<S
     Ok(parsed.layout)
 }
 
-/// Plans a reinstall of the machine with the layout, for the installation in `claim`. `image` is the id of the image in the install marker.
+/// Plans a reinstall of the machine with the layout, for the installation in `claim`. `image` is the id of the image
+/// in the install marker.
 ///
 /// # Errors
 /// Returns the reasons why the planner refuses the reinstall.
@@ -96,8 +97,8 @@ pub(crate) fn plan_reinstall(
         .map_err(|refusal| refusal.problems.iter().map(|problem| problem.to_coded_text()).collect())
 }
 
-/// Returns the contents that the plan would erase although a reinstall must preserve them, or although the operator must
-/// request their erasure. This check does not rely on the decisions of the planner.
+/// Returns the contents that the plan would erase although a reinstall must preserve them, or although the operator
+/// must request their erasure. This check does not rely on the decisions of the planner.
 fn find_erased_contents(found: &DiscoveredLayout, inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let erasure = PlannedErasure::new(plan, inventory);
     let data = found.data_devices.iter().zip(&found.data);

@@ -1,10 +1,10 @@
 //! Kernel names in an fstab that may now belong to other devices.
 //!
-//! The kernel assigns `sda`, `sdb`, `md127` and similar names in the order in which it finds the devices, so a name in an
-//! fstab may have moved to another device since the line was written. If the names of two disks were exchanged, the data
-//! on one disk would be considered the system of the other, and erased. A kernel name is confirmed if the running system
-//! has mounted its device at the mount point of the line, or if the line mounts `/` and the fstab was found on this
-//! device. Other partitions on the disk of a confirmed partition are confirmed as well.
+//! The kernel assigns `sda`, `sdb`, `md127` and similar names in the order in which it finds the devices, so a name
+//! in an fstab may have moved to another device since the line was written. If the names of two disks were exchanged,
+//! the data on one disk would be considered the system of the other, and erased. A kernel name is confirmed if the
+//! running system has mounted its device at the mount point of the line, or if the line mounts `/` and the fstab was
+//! found on this device. Other partitions on the disk of a confirmed partition are confirmed as well.
 
 use crate::discovery_notes::DiscoveryNote;
 use crate::fstab::FstabLine;

@@ -250,7 +250,8 @@ pub struct OrderedReinstall {
     /// Disks whose data may be erased. Each disk is specified by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// UUIDs of the preserved LUKS containers that may stay locked. The reinstall may erase the only copy of their keys.
+    /// UUIDs of the preserved LUKS containers that may stay locked. The reinstall may erase the only copy of their
+    /// keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leave_locked: Vec<String>,
     /// True if the reinstall may replace an installation on the disks that is newer than the reinstall order or unknown

@@ -61,16 +61,17 @@ pub struct InstallMarker {
     #[serde(default, with = "common::empty_string_as_none", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
-    /// Objects that a reinstall preserves on disks that it may wipe, in addition to the partitions in `disks`: `array PATH`,
-    /// `group NAME`, `volume GROUP/NAME`. A group in which only some volumes are preserved is represented by these
-    /// volumes. Empty in older markers.
+    /// Objects that a reinstall preserves on disks that it may wipe, in addition to the partitions in `disks`:
+    /// `array PATH`, `group NAME`, `volume GROUP/NAME`. A group in which only some volumes are preserved is
+    /// represented by these volumes. Empty in older markers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preserved: Vec<String>,
-    /// Volumes that the layout renews in preserved groups, as `GROUP/NAME`: a reinstall may remove them. `None` in older
-    /// markers.
+    /// Volumes that the layout renews in preserved groups, as `GROUP/NAME`: a reinstall may remove them. `None` in
+    /// older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed: Option<Vec<String>>,
-    /// Digests of the installations that this installation replaced, latest first; empty in markers of earlier versions. See [`lineage`].
+    /// Digests of the installations that this installation replaced, latest first; empty in markers of earlier
+    /// versions. See [`lineage`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supersedes: Vec<String>,
     /// Kubernetes volumes that this installation or an earlier installation has prepared; `None` in older markers.

@@ -47,7 +47,8 @@ impl PlannedOperation for CreateK8sVolume {
     }
 }
 
-/// Describes a new Kubernetes volume: `volume db-1: sdc if it is still blank, ext4`, `volume web: vg00/web in free space of sdb1, xfs`.
+/// Describes a new Kubernetes volume: `volume db-1: sdc if it is still blank, ext4`,
+/// `volume web: vg00/web in free space of sdb1, xfs`.
 fn describe_volume(volume: &CreateK8sVolume) -> String {
     let CreateK8sVolume { name, device, create, must_be_blank, filling, .. } = volume;
     let place = match create {

@@ -65,9 +65,9 @@ fn describe_logical_volume(volume: &CreateVolume, sizes: &DeviceSizes) -> String
 /// again. The operation is part of a plan even if it removes no volume, because it verifies the group before volumes
 /// are added to the group.
 ///
-/// The operation fails before its first write if the group has another UUID or other physical volumes, or if a volume in
-/// `removed`, `preserved` or `hidden` is missing or has another UUID or size. Volumes in `preserved` and `hidden` are
-/// neither changed nor activated.
+/// The operation fails before its first write if the group has another UUID or other physical volumes, or if a volume
+/// in `removed`, `preserved` or `hidden` is missing or has another UUID or size. Volumes in `preserved` and `hidden`
+/// are neither changed nor activated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveVolumes {
     /// Name of the group.

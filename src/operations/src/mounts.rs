@@ -34,7 +34,8 @@ impl MountFilesystem {
         std::iter::once(self.device.clone()).chain(named).chain(self.others.iter().cloned())
     }
 
-    /// Returns whether the filesystem is mounted read-only. If the options contain both `ro` and `rw`, the last one applies.
+    /// Returns whether the filesystem is mounted read-only. If the options contain both `ro` and `rw`, the last one
+    /// applies.
     pub(crate) fn is_read_only(&self) -> bool {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }

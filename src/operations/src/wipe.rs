@@ -52,7 +52,8 @@ impl PlannedOperation for WipeDisk {
     }
 }
 
-/// Describes the erasure of a disk: `discard, verified as zero, if possible (within 2 h); then zero and read back both ends of …`.
+/// Describes the erasure of a disk: `discard, verified as zero, if possible (within 2 h); then zero and read back
+/// both ends of …`.
 fn describe_erasure(disk: &WipeDisk) -> String {
     let methods: Vec<&str> = disk
         .methods

@@ -4,10 +4,8 @@
 //!
 //! | a problem of the first pass | result |
 //! |---|---|
-//! | concerns only disks that the attempt was recreating, and the attempt created all objects on them | the second pass
-//! recreates these disks |
-//! | has the path `disks`, because it concerns several disks | the second pass recreates all disks that the attempt was
-//! recreating, and on which the attempt created all objects |
+//! | concerns only disks that the attempt was recreating, and the attempt created all objects on them | the second pass recreates these disks |
+//! | has the path `disks`, because it concerns several disks | the second pass recreates all disks that the attempt was recreating, and on which the attempt created all objects |
 //! | concerns any other disk, or does not concern a disk | there is no second pass |
 //! | concerns a disk with an object that the attempt did not record | there is no second pass |
 

@@ -57,9 +57,10 @@ impl PlannerState<'_> {
         None
     }
 
-    /// Refuses the plan if the boot loader of a BIOS machine must be written, but all disks on which the BIOS looks for it
-    /// are preserved. Neither the agent nor the image's installer, which lacks the device nodes of preserved disks, can
-    /// write it there. If one of the disks is written, the others keep their boot loader, which reads the same filesystem.
+    /// Refuses the plan if the boot loader of a BIOS machine must be written, but all disks on which the BIOS looks
+    /// for it are preserved. Neither the agent nor the image's installer, which lacks the device nodes of preserved
+    /// disks, can write it there. If one of the disks is written, the others keep their boot loader, which reads the
+    /// same filesystem.
     pub(crate) fn refuse_preserved_boot_disks(&mut self) {
         if !self.is_bios() || self.finisher() == FinisherChoice::None {
             return;

@@ -4,8 +4,7 @@
 //! | if one device is on a preserved disk, and the other device | the plan is |
 //! |---|---|
 //! | is on a preserved disk or on an unlisted disk | refused: it is undefined which of the two will be used |
-//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which of the
-//! two has the current data |
+//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which of the two has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::planner_state::PlannerState;

@@ -3,16 +3,11 @@
 //!
 //! | preserved devices of a group that is `encrypted` in the layout | result |
 //! |---|---|
-//! | have containers that open with the key | the group in the containers is compared and preserved like any other
-//! group |
-//! | have a container that does not open, and the new system mounts a volume of the group without `nofail` or
-//! `noauto`, or swaps to it | refused, with the reason |
-//! | have a container that does not open, and the new system does not require the group | `locked_containers` decides
-//! whether all containers stay locked |
-//! | have a container that does not open, and an earlier attempt was interrupted while it recreated a disk with one of
-//! the devices | the disk is recreated if this solves all problems, otherwise refused |
-//! | have a container that does not open, and a device of the group is missing | refused: the content of that device
-//! is unknown |
+//! | have containers that open with the key | the group in the containers is compared and preserved like any other group |
+//! | have a container that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
+//! | have a container that does not open, and the new system does not require the group | `locked_containers` decides whether all containers stay locked |
+//! | have a container that does not open, and an earlier attempt was interrupted while it recreated a disk with one of the devices | the disk is recreated if this solves all problems, otherwise refused |
+//! | have a container that does not open, and a device of the group is missing | refused: the content of that device is unknown |
 //! | have any other content | refused, with the expected and the found content |
 
 use super::plan_decisions::GroupFate;

@@ -23,7 +23,8 @@ pub(crate) enum FilesystemFate {
     InImage { device: DevicePath, number: u32 },
     /// A filesystem in memory.
     Tmpfs,
-    /// A device with `format: none`: no filesystem is created or mounted. `is_preserved` is true if the device is preserved.
+    /// A device with `format: none`: no filesystem is created or mounted. `is_preserved` is true if the device is
+    /// preserved.
     Unformatted { device: DevicePath, is_preserved: bool },
 }
 

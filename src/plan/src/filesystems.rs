@@ -124,8 +124,7 @@ impl PlannerState<'_> {
     ///
     /// | condition of a preserved filesystem that the layout mounts | result |
     /// |---|---|
-    /// | the installation must write to its disk (to mount the filesystem for writing, or to create it because its
-    /// device is blank), but the disk is write-protected | refused |
+    /// | the installation must write to its disk (to mount the filesystem for writing, or to create it because its device is blank), but the disk is write-protected | refused |
     /// | the agent cannot mount it, not even read-only | refused, except in the following two cases |
     /// | the agent cannot mount it, but the mount options of the layout may help | warning |
     /// | the agent cannot mount it, but an earlier attempt has already wiped the old system | warning |

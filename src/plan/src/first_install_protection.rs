@@ -25,8 +25,8 @@ pub struct EndangeredData {
     pub disks: Vec<DevicePath>,
     /// First reason why the reinstall would be refused; `None` if it would be possible.
     pub refusal: Option<Diagnostic>,
-    /// True if the disks contain an array, group, volume, filesystem or partition that matches the layout, even if it is
-    /// damaged or cannot be used at present, or if another disk differs from the layout.
+    /// True if the disks contain an array, group, volume, filesystem or partition that matches the layout, even if it
+    /// is damaged or cannot be used at present, or if another disk differs from the layout.
     pub matches_layout: bool,
 }
 
@@ -61,8 +61,9 @@ pub fn find_endangered_data(layout: &Layout, inventory: &Inventory, request: &Pl
     Some(EndangeredData { disks, refusal, matches_layout })
 }
 
-/// Returns whether a filesystem on the disks of `/` has a marker of this machine. A marker on another disk proves nothing:
-/// the disk may have been left over from an earlier allocation, while the disk with the newest marker was replaced.
+/// Returns whether a filesystem on the disks of `/` has a marker of this machine. A marker on another disk proves
+/// nothing: the disk may have been left over from an earlier allocation, while the disk with the newest marker was
+/// replaced.
 fn is_root_marked(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let root = LayoutMatch::new(layout, inventory).root_disks();
     let stack = DeviceStack::new(inventory);
@@ -73,8 +74,8 @@ fn is_root_marked(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) 
     })
 }
 
-/// Returns whether one of these disks contains an object that the reinstall would preserve. The reinstall may be refused
-/// because of another disk.
+/// Returns whether one of these disks contains an object that the reinstall would preserve. The reinstall may be
+/// refused because of another disk.
 fn has_matching_object(meant: &LayoutMatch, trial: &PlanDecisions, disks: &BTreeSet<KernelName>) -> bool {
     let graph = &meant.graph;
     let is_on_disks = |device: &LayoutPath| {

@@ -188,8 +188,7 @@ impl<'a> PlannerState<'a> {
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the operator discards the disk |
     /// | another machine | that will be preserved | not applicable | refused |
-    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended; refused if the
-    /// marker is newer than the request | as for another machine |
+    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended; refused if the marker is newer than the request | as for another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -240,8 +239,8 @@ impl<'a> PlannerState<'a> {
         }
     }
 
-    /// Refuses a first installation that was requested before the installation on the disks was made. The control plane was
-    /// reset to an earlier state, for example to a snapshot of its virtual machine.
+    /// Refuses a first installation that was requested before the installation on the disks was made. The control
+    /// plane was reset to an earlier state, for example to a snapshot of its virtual machine.
     fn refuse_outdated_install(&mut self, claim: &InstallClaim, marker: &InstallMarker, subject: &str) {
         let number = |token: &Option<FencingToken>| token.as_ref().map(|token| token.sequence).unwrap_or_default();
         let message = format!(

@@ -310,8 +310,8 @@ impl<'a> PlannerState<'a> {
             );
         };
         if size == Ordering::Greater {
-            let (is, layout) = (found.size_bytes / MIB, volume.size.as_mib().unwrap_or_default());
-            self.warn(format!("{path} is {is} MiB instead of {layout} MiB, and is preserved with this size"));
+            let (actual, layout) = (found.size_bytes / MIB, volume.size.as_mib().unwrap_or_default());
+            self.warn(format!("{path} has {actual} MiB instead of {layout} MiB; it is preserved, and not resized"));
         }
         if let Some(how) = &found.entangled {
             let message = format!(

@@ -86,7 +86,8 @@ impl<'a> PlannerState<'a> {
         all.into_iter().zip(dismantled).filter(|(_, dismantled)| !dismantled).map(|(it, _)| it).collect()
     }
 
-    /// Returns the verdicts on the devices of the object. On a partly kept disk, they differ from the verdict on the disk.
+    /// Returns the verdicts on the devices of the object. On a partly kept disk, they differ from the verdict on the
+    /// disk.
     fn verdicts_on_object(&self, it: &OpaqueOnDisks) -> BTreeSet<DiskVerdict> {
         let devices = it.object.devices.iter().filter(|device| !self.disks_below(device).is_empty());
         devices.flat_map(|device| self.verdicts_on(device)).collect()

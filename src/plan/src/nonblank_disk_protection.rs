@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 /// Returns a problem for each disk that would be wiped and is not blank, unless a marker of this machine records the
 /// disk: the record proves that the disk belongs to the machine. The marker proves nothing about other disks.
 ///
-/// If an attempt was started, that attempt has passed this check, and [`super::installation_identity`] checks its disks.
+/// If an attempt was started, that attempt has passed this check, and [`super::installation_identity`] checks its
+/// disks.
 pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();

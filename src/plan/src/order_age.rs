@@ -8,15 +8,14 @@
 //! | none: the control plane does not issue numbers | any number or none | accepted |
 //! | of database D | smaller, of D | accepted |
 //! | of database D | equal or larger, of D | refused: the installation is not older |
-//! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the
-//! last restore, or the control plane has a record of that installation |
+//! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
 //! | of database D | none: installed by an older version | as in the previous row |
 //! | of database D | impossible: no server issues it | refused |
 //! | impossible: no server issues it | any number or none | refused |
 //!
-//! A first installation also has a number. It is refused if a marker of an earlier allocation of this machine has the same
-//! or a larger number of the same database: the control plane was reset to an earlier state. Markers without a number, or
-//! with a number of another database, do not prevent a first installation.
+//! A first installation also has a number. It is refused if a marker of an earlier allocation of this machine has the
+//! same or a larger number of the same database: the control plane was reset to an earlier state. Markers without a
+//! number, or with a number of another database, do not prevent a first installation.
 //!
 //! If the installation was made by the same order, it is recognized and booted before this check
 //! (`existing_system_boot`). With `--replace-newer`, the operator permits every row except the last one.
@@ -61,8 +60,8 @@ fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
     }
 }
 
-/// Returns whether the first installation was requested before the installation on the disks, of another allocation, was
-/// made. Returns false if their numbers cannot be compared.
+/// Returns whether the first installation was requested before the installation on the disks, of another allocation,
+/// was made. Returns false if their numbers cannot be compared.
 pub(crate) fn is_outdated_install(claim: &InstallClaim, found: &InstallMarker) -> bool {
     let (Some(requested), Some(installed)) = (&claim.fencing, &found.fencing) else { return false };
     requested.compare_age(installed).is_some_and(Ordering::is_le)

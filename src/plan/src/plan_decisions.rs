@@ -48,8 +48,8 @@ pub(crate) struct PlanDecisions {
     /// Filesystems that are created on preserved devices. Each entry consists of the device in the layout and the
     /// record for the control plane.
     pub new_filesystems: Vec<(LayoutPath, PendingCreation)>,
-    /// Devices of the layout that contain preserved arrays, groups, filesystems or LUKS containers that match the layout,
-    /// even if they cannot be used at present.
+    /// Devices of the layout that contain preserved arrays, groups, filesystems or LUKS containers that match the
+    /// layout, even if they cannot be used at present.
     pub matching: Vec<LayoutPath>,
     /// Filesystems whose content is received from another machine.
     pub received: Vec<ReceivedDevice>,

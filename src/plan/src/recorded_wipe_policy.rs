@@ -56,7 +56,8 @@ impl PlannerState<'_> {
 }
 
 impl PlannerState<'_> {
-    /// Returns the existing volumes that the layout renews, as `GROUP/NAME`. The remains of a volume count as the volume.
+    /// Returns the existing volumes that the layout renews, as `GROUP/NAME`. The remains of a volume count as the
+    /// volume.
     fn list_removed(&self, preserved: &PreservedObjects) -> Vec<String> {
         let listed = self.layout.volumegroups.iter().flat_map(|group| preserved.renewed_volumes(group));
         let exists = |volume: &&layout::LogicalVolumeSpec| {

@@ -37,8 +37,8 @@ pub(crate) struct VolumeRenewal<'a> {
 }
 
 impl<'a> PlannerState<'a> {
-    /// Registers the verdict on active volumes that will be removed from preserved groups. Their contents are destroyed,
-    /// even though the devices below them are preserved.
+    /// Registers the verdict on active volumes that will be removed from preserved groups. Their contents are
+    /// destroyed, even though the devices below them are preserved.
     pub(crate) fn note_renewed_volumes(&mut self) {
         if !self.verdicts.values().any(|verdict| *verdict == DiskVerdict::PartlyKept) {
             return;

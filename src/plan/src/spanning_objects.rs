@@ -95,9 +95,9 @@ impl PlannerState<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems with several present devices; `missing_component_protection` checks absent devices. Two devices with
-    /// the same UUID are assumed to be members of one filesystem, because a signature does not show whether one of
-    /// them is a copy.
+    /// Returns filesystems with several present devices; `missing_component_protection` checks absent devices. Two
+    /// devices with the same UUID are assumed to be members of one filesystem, because a signature does not show
+    /// whether one of them is a copy.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), (&DeviceSignature, Vec<&DevicePath>)> = BTreeMap::new();
         for (device, signature) in all_signatures(self.inventory) {

@@ -5,8 +5,7 @@
 //! | a disk that would be wiped, is not proven blank, and is not recorded by the control plane | the disk is |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | a marker of this machine contains a record of it | checked by `installation_identity` and
-//! `installed_disk_identity` |
+//! | a marker of this machine contains a record of it | checked by `installation_identity` and `installed_disk_identity` |
 //! | an earlier attempt of this installation was started on it | wiped: the installation continues |
 //! | the operator discards it | wiped, with a warning |
 //! | none of these conditions applies | refused |
@@ -65,9 +64,10 @@ impl PlannerState<'_> {
         }
     }
 
-    /// Returns whether this is a reinstall whose marker was waived by the operator, and neither the markers in `own` nor the
-    /// control plane have a record of any disk. The waiver confirms that the marker is missing, but identifies no disk. A
-    /// plan without an order, such as the preview of an adoption, is made on the machine as it is, so its names are valid.
+    /// Returns whether this is a reinstall whose marker was waived by the operator, and neither the markers in `own`
+    /// nor the control plane have a record of any disk. The waiver confirms that the marker is missing, but
+    /// identifies no disk. A plan without an order, such as the preview of an adoption, is made on the machine as it
+    /// is, so its names are valid.
     fn is_unrecorded_reinstall(&self, claim: &InstallClaim, own: &[&InstallMarker]) -> bool {
         let is_waived = claim.order.is_some() && claim.waiver == Some(MarkerWaiver::Operator);
         let mut finished = own.iter().copied().chain(&claim.installed);

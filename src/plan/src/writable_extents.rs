@@ -7,8 +7,7 @@
 //! | partly kept disks | everything outside the preserved partitions, from the first destructive stage on |
 //! | members of a preserved array | from the stage that assembles the array |
 //! | physical volumes of a preserved group | from the stage that activates volumes of the group |
-//! | physical volumes of a group in which some volumes are renewed, except the preserved volumes | from the stage that
-//! removes the volumes |
+//! | physical volumes of a group in which some volumes are renewed, except the preserved volumes | from the stage that removes the volumes |
 //! | devices below a preserved LUKS container | from the stage that opens the container for writing |
 //! | devices below a preserved filesystem, or below one that is created on a preserved device | from the stage that mounts the filesystem for writing, or creates it |
 //! | the blank disk of a Kubernetes volume, or the physical volumes of the volume's group | from the stage that creates or adds the volume |

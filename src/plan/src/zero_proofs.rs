@@ -7,8 +7,7 @@
 //! | a preserved volume that becomes a Kubernetes volume | is read completely |
 //! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | is read completely |
 //! | a preserved disk that is recreated | is read completely, except the ends with the partition table |
-//! | a preserved disk that is recreated, that differs from the recorded disk, and that has neither its serial number nor
-//! its WWN | is not read: the recorded disk was replaced |
+//! | a preserved disk that is recreated, that differs from the recorded disk, and that has neither its serial number nor its WWN | is not read: the recorded disk was replaced |
 //! | a device that an earlier attempt read completely and then started to write | is not read: it may contain an unfinished object |
 //! | a device whose disks the operator discards | is not read |
 //!

@@ -2,10 +2,10 @@
 //! simulated machines. Meanwhile servers are killed, paused and cut off, PostgreSQL crashes, and clocks are wrong.
 //!
 //! `fault_plan` determines the faults, and `fault_injector` injects them into the processes of `server_process` and
-//! `postgres_process`. The machines (`machine_lifecycle`) and the operator (`reinstall_operator`) reach the servers through
-//! `load_balancer`, and `link_switch` cuts links. `history` records all observations, and `history_checker` checks
-//! them. `takeover_times` measures how long machines waited, and `fault_report` prints the result. `planted_bug` and
-//! `planted_false_acknowledgements` create the defects that the checker must find.
+//! `postgres_process`. The machines (`machine_lifecycle`) and the operator (`reinstall_operator`) reach the servers
+//! through `load_balancer`, and `link_switch` cuts links. `history` records all observations, and `history_checker`
+//! checks them. `takeover_times` measures how long machines waited, and `fault_report` prints the result.
+//! `planted_bug` and `planted_false_acknowledgements` create the defects that the checker must find.
 
 mod fault_injector;
 mod fault_plan;

@@ -40,8 +40,9 @@ impl Operator {
         Ok(Operator { client, url, token: read.trim().to_owned(), figures, requested, created })
     }
 
-    /// Creates the file of a machine, with an allocation. Returns the error of the server if the file cannot be created.
-    /// The request is completed even if the caller is aborted: if the machine loses power, the operator does not.
+    /// Creates the file of a machine, with an allocation. Returns the error of the server if the file cannot be
+    /// created. The request is completed even if the caller is aborted: if the machine loses power, the operator does
+    /// not.
     pub async fn create_machine_file(&self, id: &str, name: &str, allocation: &str) -> Result<(), String> {
         let (operator, id) = (self.clone(), id.to_owned());
         let (name, allocation) = (name.to_owned(), allocation.to_owned());

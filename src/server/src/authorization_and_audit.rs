@@ -101,10 +101,7 @@ async fn run_as_user(
         let actor = RequestActor { identity: Some(identity), ..RequestActor::default() };
         return actor.run(next.run(request)).await;
     }
-    let task = match route_access::is_query(&audited.method, &audited.route) || audited.route == LOGOUT {
-        true => request_context::spawn_in_context(run_and_record(app, audited, identity, request, next)),
-        false => request_context::spawn_in_context(run_recorded(app, audited, identity, request, next)),
-    };
+    let task = request_context::spawn_in_context(run_and_record(app, audited, identity, request, next));
     match task.await.map_err(JoinError::try_into_panic) {
         Ok(response) => response,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -112,31 +109,9 @@ async fn run_as_user(
     }
 }
 
-/// Runs the handler of a request that may change something. The request is recorded in the audit log before the handler
-/// runs, and the entry is completed afterwards.
-async fn run_recorded(
-    app: Arc<AppState>,
-    audited: AuditedRequest,
-    identity: Identity,
-    request: Request,
-    next: Next,
-) -> Response {
-    let entry = match audit_log::begin_entry(&app, &audited, &identity).await {
-        Ok(entry) => entry,
-        Err(error) => return ApiError::from(error).into_response(),
-    };
-    let before = ObjectState::read(&app, &audited.route, &audited.object).await;
-    let actor = RequestActor { identity: Some(identity), audit_entry: Some(entry), ..RequestActor::default() };
-    let object = actor.object.clone();
-    let response = actor.run(next.run(request)).await;
-    let after = ObjectState::read(&app, &audited.route, &audited.object).await;
-    let outcome = audit_log::response_outcome(&response);
-    let object = object.get().cloned().unwrap_or_default();
-    audit_log::complete_entry(&app, (entry, object), outcome, before.changes_until(&after)).await;
-    response
-}
-
-/// Runs the handler of a query or a logout. A refusal and a logout are recorded afterwards.
+/// Runs the handler of a request, and records the request in the audit log. A request that may change something is
+/// recorded before the handler runs, and its entry is completed afterwards. A logout and a refused query are recorded
+/// afterwards. A successful query is not recorded.
 async fn run_and_record(
     app: Arc<AppState>,
     audited: AuditedRequest,
@@ -144,10 +119,27 @@ async fn run_and_record(
     request: Request,
     next: Next,
 ) -> Response {
-    let actor = RequestActor { identity: Some(identity.clone()), ..RequestActor::default() };
+    let may_change = !route_access::is_query(&audited.method, &audited.route) && audited.route != LOGOUT;
+    let begun = match may_change {
+        true => {
+            let entry = match audit_log::begin_entry(&app, &audited, &identity).await {
+                Ok(entry) => entry,
+                Err(error) => return ApiError::from(error).into_response(),
+            };
+            Some((entry, ObjectState::read(&app, &audited.route, &audited.object).await))
+        }
+        false => None,
+    };
+    let audit_entry = begun.as_ref().map(|(entry, _)| *entry);
+    let actor = RequestActor { identity: Some(identity.clone()), audit_entry, ..RequestActor::default() };
+    let object = actor.object.clone();
     let response = actor.run(next.run(request)).await;
     let (status, reason) = audit_log::response_outcome(&response);
-    if status >= 400 || audited.route == LOGOUT {
+    if let Some((entry, before)) = begun {
+        let after = ObjectState::read(&app, &audited.route, &audited.object).await;
+        let object = object.get().cloned().unwrap_or_default();
+        audit_log::complete_entry(&app, (entry, object), (status, reason), before.changes_until(&after)).await;
+    } else if status >= 400 || audited.route == LOGOUT {
         audit_log::record_request(&app, &audited, Some(&identity), None, (status, &reason)).await;
     }
     response

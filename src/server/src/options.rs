@@ -28,8 +28,8 @@ pub struct ServeArgs {
 pub enum ServeCommand {
     /// Write a complete and consistent copy of the database to a new file. The server may be running.
     Backup(BackupOptions),
-    /// Replace the database with a backup. The server must not be running. Unless the directory proves that the backup is up to date,
-    /// every machine needs confirmation afterwards.
+    /// Replace the database with a backup. The server must not be running. Unless the directory proves that the
+    /// backup is up to date, every machine needs confirmation afterwards.
     Restore(RestoreOptions),
 }
 
@@ -66,7 +66,8 @@ pub struct RestoreOptions {
 pub struct ServeOptions {
     /// Directory with machines/, layouts/, images/ and boot/.
     pub dir: PathBuf,
-    /// Print all problems of the directory and of these options, without serving. A server may be running in the directory.
+    /// Print all problems of the directory and of these options, without serving. A server may be running in the
+    /// directory.
     #[arg(long)]
     pub check: bool,
     /// Create the folders of the directory, with a sample layout, without serving. Existing files are not changed.
@@ -80,7 +81,8 @@ pub struct ServeOptions {
     /// Read the URL of the PostgreSQL database from this file.
     #[arg(long, value_name = "FILE")]
     pub store_file: Option<PathBuf>,
-    /// Address and port to listen on, or only a port: 10.0.0.1:8080, localhost:8080, :8080. Port 0 selects a free port and prints it.
+    /// Address and port to listen on, or only a port: 10.0.0.1:8080, localhost:8080, :8080. Port 0 selects a free
+    /// port and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     /// Serve the operator's API at this address and port instead of at --listen.
@@ -99,8 +101,8 @@ pub struct ServeOptions {
     /// Address of a reverse proxy whose X-Forwarded-For contains the client's address; can be specified several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<IpAddr>,
-    /// Accept registrations from every source port, if NAT or a proxy hides the ports of machines. Every process that sends requests from a
-    /// machine's address can then register as that machine.
+    /// Accept registrations from every source port, if NAT or a proxy hides the ports of machines. Every process that
+    /// sends requests from a machine's address can then register as that machine.
     #[arg(long)]
     pub any_source_port: bool,
     /// Seconds without a request after which a boot of a machine counts as ended. The machine's next boot may then
@@ -138,7 +140,8 @@ pub struct ServeOptions {
     /// Additional arguments for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
-    /// Install only machines whose plan is approved (`drophammer site plan --approve`). Machines without an approved plan wait.
+    /// Install only machines whose plan is approved (`drophammer site plan --approve`). Machines without an approved
+    /// plan wait.
     #[arg(long)]
     pub approved_only: bool,
     /// Append each entry of the audit log to this file, as one JSON object per line.
@@ -150,16 +153,16 @@ pub struct ServeOptions {
     /// Maximum number of entries of the audit log in the database. The oldest entries are deleted first.
     #[arg(long, value_name = "NUMBER", default_value_t = AUDIT_RETENTION.entries, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
     pub audit_entries: u32,
-    /// Maximum number of open connections [default: half of the limit of open files]. Each waiting machine has one connection. Further
-    /// connections wait until another connection is closed.
+    /// Maximum number of open connections [default: half of the limit of open files]. Each waiting machine has one
+    /// connection. Further connections wait until another connection is closed.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub connections: Option<u32>,
-    /// Maximum number of requests from one address that are handled at the same time. Further requests wait, and get status 429 with
-    /// Retry-After after 20 seconds.
+    /// Maximum number of requests from one address that are handled at the same time. Further requests wait, and get
+    /// status 429 with Retry-After after 20 seconds.
     #[arg(long, value_name = "NUMBER", default_value_t = MAXIMUM_ADDRESS_REQUESTS as u32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub requests_per_address: u32,
-    /// Maximum number of machines that have registered, but have no machine file. Further machines get status 503 with Retry-After, and
-    /// wait.
+    /// Maximum number of machines that have registered, but have no machine file. Further machines get status 503
+    /// with Retry-After, and wait.
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_UNKNOWN_MACHINES_LIMIT as u32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub unknown_machines: u32,
     /// Age and total size above which events are deleted, the oldest first.

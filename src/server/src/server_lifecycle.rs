@@ -155,8 +155,8 @@ async fn flush_audit_log(app: &AppState) {
     }
 }
 
-/// Starts the background tasks: they update machine files after migrations, continue Redfish steps and rollouts, refresh
-/// cached summaries, check the server, and delete old records.
+/// Starts the background tasks: they update machine files after migrations, continue Redfish steps and rollouts,
+/// refresh cached summaries, check the server, and delete old records.
 fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEnvironment) -> [JoinHandle<()>; 9] {
     // Servers that share a database are checked more often: their load balancer should send requests to a server soon
     // after the server has recovered.

@@ -8,7 +8,7 @@ use api::out_of_band;
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
 use common::error_code::ErrorCode;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::format::os_error_messages::without_os_error_numbers;
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};

@@ -54,8 +54,8 @@ fn create_missing_files(dir: &Path) -> Result<Vec<String>> {
     Ok(created)
 }
 
-/// Creates a file. Removes the file if its content cannot be written, for example because the filesystem is full: the next
-/// attempt would otherwise consider the incomplete file as one of the operator.
+/// Creates a file. Removes the file if its content cannot be written, for example because the filesystem is full: the
+/// next attempt would otherwise consider the incomplete file as one of the operator.
 fn create_file(path: &Path, content: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
     let written = file.write_all(content.as_bytes()).and_then(|()| file.sync_all());

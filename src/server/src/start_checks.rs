@@ -31,8 +31,8 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 
-/// Returns a problem for each missing or empty file of the ramdisk, and for each kernel of the wrong architecture. Files
-/// for arm64 are optional.
+/// Returns a problem for each missing or empty file of the ramdisk, and for each kernel of the wrong architecture.
+/// Files for arm64 are optional.
 pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
     let files = Architecture::ALL.into_iter().flat_map(|architecture| {
         [ipxe::KERNEL, "initrd"].map(|name| (boot.join(ipxe::boot_file_name(name, architecture)), architecture))

@@ -67,8 +67,8 @@ impl ControllerIndex {
     }
 }
 
-/// Returns whether both addresses, which have the same endpoint, select the same system. Addresses without a path select
-/// a system by its UUID.
+/// Returns whether both addresses, which have the same endpoint, select the same system. Addresses without a path
+/// select a system by its UUID.
 fn is_same_system(one: &BmcAddress, other: &BmcAddress) -> bool {
     match (one, other) {
         (BmcAddress::Redfish { system: Some(one), .. }, BmcAddress::Redfish { system: Some(other), .. }) => {

@@ -7,10 +7,8 @@
 //! | any field except the fields below | the installed value |
 //! | secrets (`user_data`, `console_password`, `vpn`, `os_parameters`), if not set at the installation | not set |
 //! | `disk_key`, if not set at the installation | the key in the machine file, which unlocks preserved filesystems |
-//! | secrets and `os`, if set at the installation | the value in the machine file must be the installed value,
-//! otherwise the reinstall is refused |
-//! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are
-//! preserved |
+//! | secrets and `os`, if set at the installation | the value in the machine file must be the installed value, otherwise the reinstall is refused |
+//! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are preserved |
 //! | `image`, `filesystemlayout`, `give_up` | see `allocation_resolution` |
 
 use crate::operator_files::recorded_allocation::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};

@@ -93,8 +93,8 @@ pub struct SiteScan {
 #[derive(Debug)]
 pub enum SiteChanges {
     None,
-    /// Only files of these machines are new or have changed. The list is empty if the revision of the documents has changed,
-    /// but no document in force.
+    /// Only files of these machines are new or have changed. The list is empty if the revision of the documents has
+    /// changed, but no document in force.
     Machines(Vec<ChangedMachine>),
     /// A new snapshot of the whole directory is necessary.
     All,
@@ -170,8 +170,8 @@ impl SiteLoader {
         self.stale = true;
     }
 
-    /// Discards the results of a scan that has panicked. It may have read changes that are in no snapshot yet, so that only a
-    /// complete snapshot may claim their revision.
+    /// Discards the results of a scan that has panicked. It may have read changes that are in no snapshot yet, so
+    /// that only a complete snapshot may claim their revision.
     pub fn discard_incomplete_scan(&mut self) {
         self.allocation_checks.clear();
         self.stale = true;
@@ -207,8 +207,8 @@ impl SiteLoader {
         }
     }
 
-    /// Returns the machines to which the files belong. Returns `None` if there are too many files to update each machine
-    /// separately, or if a file is invalid.
+    /// Returns the machines to which the files belong. Returns `None` if there are too many files to update each
+    /// machine separately, or if a file is invalid.
     fn identify_machines(&self, files: Vec<PathBuf>) -> Option<Vec<ChangedMachine>> {
         let identify = |file: PathBuf| {
             let machine = self.machines.entries.get(&file)?.newest.as_ref().ok()?;

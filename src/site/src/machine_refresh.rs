@@ -27,8 +27,8 @@ pub struct RefreshedSite {
 
 impl SiteLoader {
     /// Returns a copy of the snapshot in which these machines are up to date. Returns `None` if only a scan can
-    /// determine their state: during migrations, or if one of the machines has a problem, or may share an id, a MAC or a
-    /// management controller with another machine.
+    /// determine their state: during migrations, or if one of the machines has a problem, or may share an id, a MAC
+    /// or a management controller with another machine.
     pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<RefreshedSite> {
         if self.stale || !self.state.list_live_migrations_blocking().ok()?.is_empty() {
             return None;
@@ -43,8 +43,9 @@ impl SiteLoader {
         Some(refreshed)
     }
 
-    /// Returns a copy of the snapshot with the changes that [`SiteLoader::find_changes`] has found, provided that only these
-    /// machines have changed. Returns `None` under the same conditions as [`SiteLoader::refresh_machines`].
+    /// Returns a copy of the snapshot with the changes that [`SiteLoader::find_changes`] has found, provided that
+    /// only these machines have changed. Returns `None` under the same conditions as
+    /// [`SiteLoader::refresh_machines`].
     pub fn apply_found_changes(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<RefreshedSite> {
         let mut refreshed = self.refresh_machines(current, changed)?;
         refreshed.snapshot.revision = self.revision;
@@ -96,8 +97,8 @@ impl SiteLoader {
     }
 }
 
-/// Adds the MACs and the management controller of the machine to the snapshot. Returns `None` if another machine may have
-/// them, or if they have changed.
+/// Adds the MACs and the management controller of the machine to the snapshot. Returns `None` if another machine may
+/// have them, or if they have changed.
 fn update_index(snapshot: &mut SiteSnapshot, machine: &MachineSpec) -> Option<()> {
     let id = &machine.id;
     for mac in &machine.macs {

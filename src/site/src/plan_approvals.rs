@@ -65,8 +65,8 @@ impl Approvals {
     }
 
     /// Returns the machine's approval, or `None` if the machine has no approval or the approved installation has
-    /// completed. `install_state` is the state of the allocation to which the approval applies. If the approval cannot be
-    /// used, the inner error contains the reason.
+    /// completed. `install_state` is the state of the allocation to which the approval applies. If the approval
+    /// cannot be used, the inner error contains the reason.
     pub fn find_in_force(&self, machine: &str, install_state: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&install_state.last_installation()));
@@ -77,8 +77,8 @@ impl Approvals {
     /// approval is in force, and none is required.
     ///
     /// # Errors
-    /// Returns an error if no installation may be served to the machine, because the approval cannot be used, is required
-    /// but missing, or is not the approval that the reinstall order requires.
+    /// Returns an error if no installation may be served to the machine, because the approval cannot be used, is
+    /// required but missing, or is not the approval that the reinstall order requires.
     pub fn approval_for_agent(
         &self,
         machine: &str,
@@ -110,8 +110,8 @@ impl Approvals {
         self.check_order(machine, install_state, digest).err()
     }
 
-    /// Checks that the machine's reinstall order may be carried out with the approval in force. `digest` is the digest of
-    /// the approved plan; `None` if no approval is in force.
+    /// Checks that the machine's reinstall order may be carried out with the approval in force. `digest` is the
+    /// digest of the approved plan; `None` if no approval is in force.
     fn check_order(&self, machine: &str, install_state: &InstallState, digest: Option<&str>) -> Result<(), String> {
         let is_withheld = |order: &&ReinstallOrder| !order.is_suspended() && !order.accepts_approval(digest);
         let order = install_state.order.as_ref().filter(|_| !self.ignored).filter(is_withheld);

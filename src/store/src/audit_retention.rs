@@ -1,5 +1,5 @@
-//! Deletion of old entries of the audit log. A clock that is ahead must not cause the deletion of the log, so entries are
-//! deleted by age only if the log is plausible at the current time, and only a few at a time.
+//! Deletion of old entries of the audit log. A clock that is ahead must not cause the deletion of the log, so entries
+//! are deleted by age only if the log is plausible at the current time, and only a few at a time.
 
 use crate::ServerState;
 use crate::audit::AuditRetention;
@@ -8,8 +8,8 @@ use common::error::Result;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// Age from which an entry shows that the clock is plausible. Newer entries may have been stored since the clock was set
-/// forward.
+/// Age from which an entry shows that the clock is plausible. Newer entries may have been stored since the clock was
+/// set forward.
 const SETTLED_AGE: Duration = Duration::days(1);
 /// Longest plausible pause before the last day. After a longer pause without any entry, the clock may be ahead.
 const LONGEST_PAUSE: Duration = Duration::days(31);
@@ -37,8 +37,8 @@ impl AgeLimits {
 }
 
 impl ServerState {
-    /// Deletes entries that exceed the retention. Returns the problem if entries are not deleted by age because the clock
-    /// may be ahead.
+    /// Deletes entries that exceed the retention. Returns the problem if entries are not deleted by age because the
+    /// clock may be ahead.
     ///
     /// # Errors
     /// Returns an error if the database cannot be written.

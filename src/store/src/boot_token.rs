@@ -56,8 +56,8 @@ impl BootTokenKey {
         Ok(encode_hex([&payload[..], signature.as_ref()].concat()))
     }
 
-    /// Returns the requested boot that a token describes, or `None` if this key has not signed the token within the last
-    /// [`REGISTERS_WITHIN`]. `now` is the time of the servers' shared clock.
+    /// Returns the requested boot that a token describes, or `None` if this key has not signed the token within the
+    /// last [`REGISTERS_WITHIN`]. `now` is the time of the servers' shared clock.
     pub fn verify_token(&self, token: &str, now: OffsetDateTime) -> Option<RequestedBoot> {
         let bytes = decode_hex(token).filter(|bytes| bytes.len() == PAYLOAD_BYTES + SIGNATURE_BYTES)?;
         let (payload, signature) = bytes.split_at_checked(PAYLOAD_BYTES)?;

@@ -1,7 +1,7 @@
-//! Versions of the records of machines. Triggers maintain the versions: each change of a record assigns the next version
-//! to its machine, in the same transaction. A list of machines therefore reads only the records that have changed since
-//! the previous list. Transactions that write are executed one after the other on both engines, so the versions increase
-//! in the order of the commits.
+//! Versions of the records of machines. Triggers maintain the versions: each change of a record assigns the next
+//! version to its machine, in the same transaction. A list of machines therefore reads only the records that have
+//! changed since the previous list. Transactions that write are executed one after the other on both engines, so the
+//! versions increase in the order of the commits.
 //!
 //! A SQLite file belongs to one server. This server deletes the versions that it has read, except the last one, from
 //! which the numbering continues. In PostgreSQL, the versions are kept, because other servers read them.
@@ -145,8 +145,8 @@ impl ServerState {
         self.read_committed(move |connection| read_changes(connection, known)).await.map(Some)
     }
 
-    /// Returns the records that have changed since the version `known`. Returns `None` for a SQLite file, whose versions
-    /// are deleted after they were read for a list of machines. Blocks the calling thread.
+    /// Returns the records that have changed since the version `known`. Returns `None` for a SQLite file, whose
+    /// versions are deleted after they were read for a list of machines. Blocks the calling thread.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.

@@ -217,8 +217,8 @@ impl DatabaseFile {
     ///
     /// # Errors
     /// Returns an error if the database cannot be synced. The transactions in a SQLite file are then visible, but may
-    /// be lost. They remain unsynced, so that nothing that depends on them is acknowledged, until a later sync succeeds.
-    /// If the operating system reports that the sync has failed, or the file is missing, the server stops.
+    /// be lost. They remain unsynced, so that nothing that depends on them is acknowledged, until a later sync
+    /// succeeds. If the operating system reports that the sync has failed, or the file is missing, the server stops.
     pub(crate) fn sync_transactions(&mut self) -> Result<()> {
         if self.file.is_none() {
             let is_counted = std::mem::take(&mut self.unsynced);

@@ -17,8 +17,8 @@ pub(crate) fn stop_with_remedy(why: &str, remedy: &str, gone: &watch::Sender<Opt
     Error::new(Phase::Serve, message)
 }
 
-/// Converts a database error to the error of the request. If the database was replaced, was upgraded by a newer version,
-/// or could not be synced, stops the server.
+/// Converts a database error to the error of the request. If the database was replaced, was upgraded by a newer
+/// version, or could not be synced, stops the server.
 pub(crate) fn stop_or_convert<T>(result: sql::Result<T>, gone: &watch::Sender<Option<String>>) -> Result<T> {
     result.map_err(|error| match error {
         sql::Error::Replaced(why) => stop_server(why, gone),

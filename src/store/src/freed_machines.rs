@@ -27,10 +27,10 @@ const PREVIOUS_SYSTEM_QUERY: &str = "SELECT 1 FROM allocations a WHERE a.machine
          AND NOT EXISTS (SELECT 1 FROM boots WHERE machine = ?1 AND address IS NOT NULL AND over IS NULL)";
 
 impl ServerState {
-    /// Cancels the reinstall order of the allocation, ends the boots that may have received the allocation, and records
-    /// that the machine is freed. No attempt can start afterwards. An order that was abandoned after its point of no
-    /// return remains, because the system of the allocation is incomplete: if the allocation is added again, the machine
-    /// must not boot this system.
+    /// Cancels the reinstall order of the allocation, ends the boots that may have received the allocation, and
+    /// records that the machine is freed. No attempt can start afterwards. An order that was abandoned after its
+    /// point of no return remains, because the system of the allocation is incomplete: if the allocation is added
+    /// again, the machine must not boot this system.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -56,9 +56,9 @@ impl ServerState {
         .await
     }
 
-    /// Cancels the reinstall orders of an allocation that was removed from the machine file. `current` is the allocation
-    /// that the file contains now. An order that has started is deleted only if the current allocation is installed or
-    /// its installation has started. Returns the deleted orders.
+    /// Cancels the reinstall orders of an allocation that was removed from the machine file. `current` is the
+    /// allocation that the file contains now. An order that has started is deleted only if the current allocation is
+    /// installed or its installation has started. Returns the deleted orders.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

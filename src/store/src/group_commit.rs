@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 /// are smaller.
 const JOBS: usize = 256;
 
-/// Sends the result of a job to its caller. If the group of the job could not be synced, the argument is the reason, and
-/// the caller gets this error instead of the result.
+/// Sends the result of a job to its caller. If the group of the job could not be synced, the argument is the reason,
+/// and the caller gets this error instead of the result.
 pub(crate) type Acknowledgement = Box<dyn FnOnce(&Result<(), GroupFailure>) + Send>;
 
 /// Reason why a group could not be synced.

@@ -151,9 +151,9 @@ impl InstallState {
 
     /// Returns the layout with which an installation has started, or `None` if no installation has started. Later
     /// attempts continue with this layout even if the operator's files contain another one: the installation may be
-    /// complete, and only its report may have been lost. An order that replaces an abandoned one also continues with it,
-    /// unless it applies the layout of the machine file: the layout of the abandoned order may preserve a disk that the
-    /// layout of the earlier installation wipes.
+    /// complete, and only its report may have been lost. An order that replaces an abandoned one also continues with
+    /// it, unless it applies the layout of the machine file: the layout of the abandoned order may preserve a disk
+    /// that the layout of the earlier installation wipes.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let started = match &self.order {
@@ -320,8 +320,8 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
     let former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     install_state.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     install_state.order = read_order(connection, machine, allocation)?;
-    // A marker on the disks proves the recorded installation, but not that the order is still wanted: the order may have
-    // been canceled or replaced after the backup.
+    // A marker on the disks proves the recorded installation, but not that the order is still wanted: the order may
+    // have been canceled or replaced after the backup.
     install_state.unconfirmed |= install_state.order.as_ref().is_some_and(|order| !order.confirmed);
     Ok(install_state)
 }

@@ -17,30 +17,30 @@
 //!   and writes columns of JSON, and `token_hash` and `boot_token` contain tokens.
 //! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs, and
 //!   `record_retention` deletes old events and logs. `hardware_registrations` stores the hardware of machines,
-//!   `machine_contact` reads when and from which address they were seen, and `machine_identities` reads their UUIDs and
-//!   MACs. `image_digest_cache` computes and caches digests. `registered_boots` stores registered boots.
+//!   `machine_contact` reads when and from which address they were seen, and `machine_identities` reads their UUIDs
+//!   and MACs. `image_digest_cache` computes and caches digests. `registered_boots` stores registered boots.
 //!   `unknown_machines` stores machines that have no machine file, and `freed_machines` determines which machines may
 //!   still run the system of a previous tenant. `install_attempt` contains the records of attempts, `attempt_failure`
 //!   contains the reasons why attempts have failed, and `installed_allocation` contains the fields with which an
-//!   allocation was installed. `reinstall_order_records` stores orders for reinstalls. `machine_migration` defines the
-//!   states of a migration, and `migration_records` stores migrations. `disk_boot_prohibitions` stores the allocations that
-//!   a machine must no longer boot after a migration. `plan_approval` defines the files with approved plans.
-//!   `restore_confirmation` withholds installations and migrations after a restore until the records are confirmed, and
-//!   `install_state` combines all records of an allocation. `operator_documents` stores the operator's files of servers
-//!   that share a PostgreSQL database. `users` stores users with their roles, `oidc_users` logs in users of an identity
-//!   provider, `user_tokens` stores the hashes of users' tokens, `login_sessions` stores the sessions of the web page of
-//!   several servers, and `audit` stores the audit log. `audit_transactions` marks the entries whose request has changed
-//!   the database. `server_leases` stores which server owns an action on a management controller, and `shared_clock` is
-//!   the clock of all servers.
-//! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
-//!   first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run through management
-//!   controllers before an installation, `migration_transactions` handles migrations, and `unrecorded_installations` handles
-//!   installations that the operator reports. `next_boot` decides which `boot_target` a machine boots, and
-//!   `migration_boot` determines how migrations affect this decision. `boot_registration` decides which boot of the
-//!   machine is the current one. `machine_summary_records` reads everything that the summary of a machine contains. `rollouts`
-//!   stores rollouts, and decides which of their members are reinstalled next. `machine_rename` transfers records to a
-//!   new id. `backup` and `post_restore_steps` copy and restore the database, and `postgres_backup` marks the backups of
-//!   PostgreSQL databases.
+//!   allocation was installed. `reinstall_order_records` stores orders for reinstalls. `machine_migration` defines
+//!   the states of a migration, and `migration_records` stores migrations. `disk_boot_prohibitions` stores the
+//!   allocations that a machine must no longer boot after a migration. `plan_approval` defines the files with
+//!   approved plans. `restore_confirmation` withholds installations and migrations after a restore until the records
+//!   are confirmed, and `install_state` combines all records of an allocation. `operator_documents` stores the
+//!   operator's files of servers that share a PostgreSQL database. `users` stores users with their roles,
+//!   `oidc_users` logs in users of an identity provider, `user_tokens` stores the hashes of users' tokens,
+//!   `login_sessions` stores the sessions of the web page of several servers, and `audit` stores the audit log.
+//!   `audit_transactions` marks the entries whose request has changed the database. `server_leases` stores which
+//!   server owns an action on a management controller, and `shared_clock` is the clock of all servers.
+//! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of
+//!   a first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run
+//!   through management controllers before an installation, `migration_transactions` handles migrations, and
+//!   `unrecorded_installations` handles installations that the operator reports. `next_boot` decides which
+//!   `boot_target` a machine boots, and `migration_boot` determines how migrations affect this decision.
+//!   `boot_registration` decides which boot of the machine is the current one. `machine_summary_records` reads
+//!   everything that the summary of a machine contains. `rollouts` stores rollouts, and decides which of their
+//!   members are reinstalled next. `machine_rename` transfers records to a new id. `backup` and `post_restore_steps`
+//!   copy and restore the database, and `postgres_backup` marks the backups of PostgreSQL databases.
 
 pub mod address_ranges;
 mod attempt_failure;

@@ -1,6 +1,6 @@
 //! Login sessions of the web page, for servers that share a database: a user who has logged in at one server is also
-//! logged in at the others. Only the hashes of the cookies are stored. A server with a SQLite file keeps its sessions in
-//! memory.
+//! logged in at the others. Only the hashes of the cookies are stored. A server with a SQLite file keeps its sessions
+//! in memory.
 
 use crate::ServerState;
 use crate::sql::{OptionalExtension, params};

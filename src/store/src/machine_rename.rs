@@ -62,8 +62,8 @@ fn is_installing(transaction: &Transaction, machine: &str, heard: &BootActivity)
 }
 
 fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
-    // The caller has verified that no installation under the new id was started, completed or adopted, so the rows of the
-    // new id can be deleted.
+    // The caller has verified that no installation under the new id was started, completed or adopted, so the rows of
+    // the new id can be deleted.
     for table in ["allocations", "layouts", "orders"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;

@@ -13,8 +13,8 @@ use common::error::Result;
 /// Number of machines whose records are read in one job of a SQLite file. Each job costs two thread switches.
 const MACHINES_PER_JOB: usize = 64;
 
-/// Number of machines whose records are read in one job in PostgreSQL, where each machine takes about a millisecond. Requests
-/// that create machine files wait for such a job before each of their reads.
+/// Number of machines whose records are read in one job in PostgreSQL, where each machine takes about a millisecond.
+/// Requests that create machine files wait for such a job before each of their reads.
 const MACHINES_PER_POSTGRES_JOB: usize = 8;
 
 /// Records of one machine.

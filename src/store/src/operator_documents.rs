@@ -136,8 +136,8 @@ fn read_update(connection: &Connection, known: Option<&dyn KnownDocuments>) -> s
     Ok(Some(DocumentUpdate { revision, changed, paths }))
 }
 
-/// Returns whether a known document was removed. Counting the documents is much faster than reading all paths, which would
-/// make the creation of ten thousand machine files slow.
+/// Returns whether a known document was removed. Counting the documents is much faster than reading all paths, which
+/// would make the creation of ten thousand machine files slow.
 fn was_document_removed(
     connection: &Connection,
     known: &dyn KnownDocuments,
@@ -230,8 +230,8 @@ fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> s
 }
 
 impl ServerState {
-    /// Returns the documents that differ from the known ones, or all documents if none are known. Returns `None` if nothing
-    /// has changed, or if the database has never contained documents.
+    /// Returns the documents that differ from the known ones, or all documents if none are known. Returns `None` if
+    /// nothing has changed, or if the database has never contained documents.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.

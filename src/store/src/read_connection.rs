@@ -88,8 +88,8 @@ impl ReadConnection {
             transaction.commit().map(|()| value)
         };
         let result = connection.as_ref().map(read);
-        // A list of ten thousand machines reads in hundreds of short transactions. Without fairness, they would delay all
-        // other readers until the list is complete, which takes ten seconds with PostgreSQL.
+        // A list of ten thousand machines reads in hundreds of short transactions. Without fairness, they would delay
+        // all other readers until the list is complete, which takes ten seconds with PostgreSQL.
         MutexGuard::unlock_fair(connection);
         let closed = || Error::new(Phase::Serve, "the database is closed");
         stop_or_convert(result.ok_or_else(closed)?, &self.gone)

@@ -26,8 +26,8 @@ pub struct ReinstallOverrides {
     /// True if the reinstall applies the allocation of the machine file instead of the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
-    /// Digest of the layout for which the operator has set `change_promise`; `None` without this option, and in orders of
-    /// earlier versions.
+    /// Digest of the layout for which the operator has set `change_promise`; `None` without this option, and in
+    /// orders of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout_digest: Option<String>,
 }
@@ -112,8 +112,8 @@ pub struct ReinstallOrder {
 }
 
 impl ReinstallOrder {
-    /// Returns whether the reinstall order is suspended: its attempts are used up, and none of them has passed the point
-    /// of no return. The order stays until the operator replaces or cancels it.
+    /// Returns whether the reinstall order is suspended: its attempts are used up, and none of them has passed the
+    /// point of no return. The order stays until the operator replaces or cancels it.
     pub fn is_suspended(&self) -> bool {
         self.given_up && !self.started
     }

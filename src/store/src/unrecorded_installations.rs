@@ -43,8 +43,8 @@ impl ServerState {
         .await
     }
 
-    /// Marks the allocation that the marker names as adopted and installed, and stores the marker and the layout with it. The
-    /// contents of the marker are not verified.
+    /// Marks the allocation that the marker names as adopted and installed, and stores the marker and the layout with
+    /// it. The contents of the marker are not verified.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

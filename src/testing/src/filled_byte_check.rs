@@ -1,5 +1,5 @@
-//! Comparison of long byte sequences. Without optimization, a loop over the bytes of a disk takes seconds; the comparison
-//! of two slices is a call of `memcmp`.
+//! Comparison of long byte sequences. Without optimization, a loop over the bytes of a disk takes seconds; the
+//! comparison of two slices is a call of `memcmp`.
 
 /// Returns whether all bytes have this value. An empty slice has no other bytes.
 pub fn is_filled_with(bytes: &[u8], value: u8) -> bool {

@@ -8,7 +8,7 @@ use super::session::LoggedIn;
 use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
-use api::full_install_state::read_full_state;
+use api::install_state_enrichment::read_full_state;
 use api::machine_file_creation::{MachineFileRequest, PreparedMachineFile, prepare_machine_file, write_machine_file};
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;

@@ -14,7 +14,7 @@ use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
 use api::operator_api::{self, MachineFailure, MachineSummary, ReinstallOrder};
-use api::{AppState, access, full_install_state, machine_details, metal_api};
+use api::{AppState, access, install_state_enrichment, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use control::agent_api_types::{InstallReport, RegisterRequest};
@@ -173,7 +173,7 @@ async fn pending_plan(
     if !is_busy && row.listed.order.is_none() && (row.listed.installed || is_reported) {
         return Ok(None);
     }
-    let install_state = full_install_state::read_full_state(app, machine, &app.directory().known).await?;
+    let install_state = install_state_enrichment::read_full_state(app, machine, &app.directory().known).await?;
     let installs = install_state.will_install();
     match installs {
         true => plan_preview::load_preview(app, base, machine, install_state, is_busy).await.map(Some),

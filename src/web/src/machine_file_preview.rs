@@ -5,7 +5,7 @@ use super::page_frame::operator_words;
 use super::plan_preview::{self, PlanPreview};
 use super::submitted_forms::ChangeForm;
 use api::base_url::BaseUrls;
-use api::full_install_state::read_full_state;
+use api::install_state_enrichment::read_full_state;
 use api::metal_api::ApiRefusal;
 use api::metal_api::document_edits::hex_digest;
 use api::metal_api::machine_file_replacement::{

@@ -9,7 +9,7 @@ use api::access::{self, UserRole};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::format::machine_ids_as_names::replace_machine_ids;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::format::{format_age, format_count};
 use http_server::api_error::{ApiError, attach_error};
 use http_server::server_health::ServerHealth;

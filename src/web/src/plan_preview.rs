@@ -7,7 +7,7 @@ use api::plan_input::{INPUT_NOT_READY, RegisteredInventory, parse_registration};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use model::allocation;
@@ -21,8 +21,8 @@ use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 pub(crate) enum PlanPreview {
     /// The plan cannot be determined, for this reason.
     Unknown(String),
-    /// The plan is refused. The first line contains the reasons; the other lines contain the text that `drophammer plan`
-    /// prints.
+    /// The plan is refused. The first line contains the reasons; the other lines contain the text that
+    /// `drophammer plan` prints.
     Refused(String),
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }

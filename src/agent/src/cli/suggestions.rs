@@ -1,5 +1,5 @@
-//! Suggestions in usage errors. The parser of the command line also suggests hidden commands and options, and words that
-//! have little in common with the typed one.
+//! Suggestions in usage errors. The parser of the command line also suggests hidden commands and options, and words
+//! that have little in common with the typed one.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -88,7 +88,10 @@ impl PlanExecutor {
     pub(super) fn keep_marked_system(&mut self, error: &Error) {
         self.print_line(&error.to_string());
         if self.facts.marker.is_some() {
-            self.print_line("the other disks are not erased, because the install marker may still be on the disks");
+            self.print_line(
+                "no further devices are erased: this device may still contain the install marker, and the next \
+                 attempt would then report a system that cannot boot as installed",
+            );
             self.undo.retain(|undo| !makes_unbootable(undo));
         }
     }

@@ -187,8 +187,9 @@ fn loop_plan_is_executed_and_a_failure_leaves_nothing_bootable() {
     let timed: Vec<String> = bench.reporter.stage_times().into_iter().map(|timing| timing.stage).collect();
     assert_eq!(timed, whole.stages.iter().map(|stage| stage.name.to_string()).collect::<Vec<_>>());
 
-    // After the marker is written, a disk that cannot be flushed makes the system incomplete, and its marker is erased. An
-    // array that cannot be stopped leaves the system complete, because the marker proves that it is complete.
+    // After the marker is written, a disk that cannot be flushed makes the system incomplete, and its marker is
+    // erased. An array that cannot be stopped leaves the system complete, because the marker proves that it is
+    // complete.
     let marker = WriteMarker(InstallMarker { machine: "m-1".into(), ..InstallMarker::default() });
     let flush = |device: &DevicePath| {
         Operation::Run(SessionOp::FlushDisks(FlushDisks { disks: vec![device.clone()], keep_locks: true }))

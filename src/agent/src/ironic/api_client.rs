@@ -1,4 +1,5 @@
-//! Client of Ironic's API for lookup, heartbeat and inspection. Uses versions 1.62 and 1.68, which every Ironic since 2020 supports.
+//! Client of Ironic's API for lookup, heartbeat and inspection. Uses versions 1.62 and 1.68, which every Ironic since
+//! 2020 supports.
 
 use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};

@@ -76,7 +76,8 @@ fn create_certificate(address: IpAddr) -> Result<StoredCertificate> {
 
 fn certificate_params(address: IpAddr) -> CertificateParams {
     let mut params = CertificateParams::default();
-    // The clock of a ramdisk may be years off, in either direction. The certificate is used only until the end of the boot.
+    // The clock of a ramdisk may be years off, in either direction. The certificate is used only until the end of the
+    // boot.
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
     params.distinguished_name.push(DnType::CommonName, address.to_string());
     params.subject_alt_names = vec![SanType::IpAddress(address)];

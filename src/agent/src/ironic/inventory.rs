@@ -27,7 +27,8 @@ pub(crate) fn read_addresses() -> InterfaceAddresses {
     found
 }
 
-/// Returns the data that an inspection sends to Ironic. `boot_mac` is the MAC of the interface that the machine has booted from.
+/// Returns the data that an inspection sends to Ironic. `boot_mac` is the MAC of the interface that the machine has
+/// booted from.
 pub(crate) fn inspection_report(
     inventory: &Inventory,
     addresses: &InterfaceAddresses,

@@ -1,4 +1,5 @@
-//! Conformance test of API v1 against an independent gRPC server: grpcio from PyPI, with messages parsed by the library of protobuf.
+//! Conformance test of API v1 against an independent gRPC server: grpcio from PyPI, with messages parsed by the
+//! library of protobuf.
 
 mod bmc_tests;
 mod installation_record_tests;

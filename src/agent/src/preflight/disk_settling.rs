@@ -13,7 +13,8 @@ const STABLE_DURATION: Duration = Duration::from_secs(5);
 pub(crate) struct DiskWaitLimits {
     /// Time after which the machine no longer waits for an absent disk. Disks behind slow controllers appear late.
     pub late: Duration,
-    /// Time after which the machine proceeds even if disks still appear and disappear. The plan then uses the disks that are present.
+    /// Time after which the machine proceeds even if disks still appear and disappear. The plan then uses the disks
+    /// that are present.
     pub restless: Duration,
 }
 

@@ -1,8 +1,8 @@
 //! Login sessions of the web page. A session is a random number in a cookie. The server stores only the hash of this
-//! number. With a SQLite file, it stores the hash only in memory, so all sessions end when the server exits. Servers that
-//! share a database store sessions there, and their tables in memory contain the sessions that they have read. A session
-//! is bound to the token with which it was started: it ends when this token expires or is revoked, or when its user is
-//! disabled.
+//! number. With a SQLite file, it stores the hash only in memory, so all sessions end when the server exits. Servers
+//! that share a database store sessions there, and their tables in memory contain the sessions that they have read. A
+//! session is bound to the token with which it was started: it ends when this token expires or is revoked, or when
+//! its user is disabled.
 
 use crate::AppState;
 use axum::http::{HeaderMap, header};

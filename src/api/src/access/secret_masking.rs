@@ -37,8 +37,8 @@ pub fn hide_secrets(document: &mut Value) {
     }
 }
 
-/// Removes the quoted output of programs from all messages of machines in a document, and the reasons from the errors of
-/// machine files.
+/// Removes the quoted output of programs from all messages of machines in a document, and the reasons from the errors
+/// of machine files.
 pub fn hide_program_output(document: &mut Value) {
     match document {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {

@@ -24,8 +24,8 @@ impl DecisionBasis {
     /// Returns the present snapshot with the documents of the machine.
     ///
     /// # Errors
-    /// Returns status 503 if the snapshot does not contain the newest known versions of the documents yet. The agent then
-    /// repeats its request.
+    /// Returns status 503 if the snapshot does not contain the newest known versions of the documents yet. The agent
+    /// then repeats its request.
     pub(super) async fn read(app: &AppState, id: &str) -> Result<DecisionBasis, ApiError> {
         let directory = app.directory();
         let Some(stored) = app.documents.stored() else {

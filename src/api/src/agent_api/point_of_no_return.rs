@@ -3,7 +3,7 @@
 use super::DOCUMENT_BYTES;
 use super::decision_basis::{DecisionBasis, request_repetition};
 use crate::AppState;
-use crate::full_install_state;
+use crate::install_state_enrichment;
 use crate::machine_auth::MachineCaller;
 use crate::metrics::OrderEvent;
 use crate::migration_requests::machine_requests;
@@ -149,7 +149,7 @@ async fn check_still_wanted(
         }
     }
     if let Some(machine) = directory.find_machine(id) {
-        let install_state = full_install_state::read_full_state(app, machine, &directory.known).await?;
+        let install_state = install_state_enrichment::read_full_state(app, machine, &directory.known).await?;
         if let Some(why) = explain_layout_change(machine, &install_state, &directory.known) {
             return Ok(Err(why));
         }

@@ -2,7 +2,7 @@
 
 use super::secrets;
 use crate::AppState;
-use crate::full_install_state;
+use crate::install_state_enrichment;
 use common::encoding::percent_encode;
 use http_server::api_error::ApiError;
 use model::allocation;
@@ -28,7 +28,7 @@ pub(crate) async fn find_assignment(
         return Ok(None);
     }
     let install_state =
-        full_install_state::read_full_state(app, machine, &directory.known).await?.without_withheld_order();
+        install_state_enrichment::read_full_state(app, machine, &directory.known).await?.without_withheld_order();
     let assigned = resolve_allocation(machine, &install_state, &directory.known).ok().flatten();
     Ok(assigned.map(|assigned| (assigned, install_state)))
 }

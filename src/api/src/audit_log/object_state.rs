@@ -93,7 +93,8 @@ impl ObjectState {
     pub fn changes_until(&self, after: &ObjectState) -> Vec<AuditChange> {
         let mut changes = Vec::new();
         let names: BTreeSet<&String> = self.0.keys().chain(after.0.keys()).collect();
-        // Rollouts are never deleted: before a rollout is created, the newest one is read, which is another one afterwards.
+        // Rollouts are never deleted: before a rollout is created, the newest one is read, which is another one
+        // afterwards.
         let is_unread = |name: &String| name.starts_with(ROLLOUT) && !after.0.contains_key(name);
         for name in names.into_iter().filter(|name| !is_unread(name)) {
             compare_values(name, "", (self.0.get(name), after.0.get(name)), &mut changes);

@@ -4,7 +4,7 @@ use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_in_effect};
 use super::machines::{FIELDS, KIND};
 use crate::AppState;
-use crate::full_install_state::add_template_results;
+use crate::install_state_enrichment::add_template_results;
 use common::yaml::edit;
 use serde_json::{Map, Value};
 use site::allocation_resolution::resolve_allocation;

@@ -120,8 +120,9 @@ pub async fn recheck_machine(app: &AppState, id: &str, machine: &MachineSpec) ->
     check_allocation(app, machine, &app.directory().known).await?.map_err(ApiRefusal::unprocessable)
 }
 
-/// Checks that the edited file contains the id of its machine, and that no other machine has the same name, one of the
-/// same MACs, or the same management controller. Machines that the user is not allowed to see are also compared, but are not named in the refusal.
+/// Checks that the edited file contains the id of its machine, and that no other machine has the same name, one of
+/// the same MACs, or the same management controller. Machines that the user is not allowed to see are also compared,
+/// but are not named in the refusal.
 fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<()> {
     let (directory, visible) = (app.whole_directory(), app.directory());
     let describe = |other: &MachineSpec| match visible.find_machine(&other.id) {

@@ -19,7 +19,8 @@ pub struct LockRequest {
     pub reason: String,
 }
 
-/// `POST /v1/machine/{id}/lock`: locks a machine. The request is refused if the machine is locked for a different reason.
+/// `POST /v1/machine/{id}/lock`: locks a machine. The request is refused if the machine is locked for a different
+/// reason.
 pub(crate) async fn lock_machine(
     Path(id): Path<String>,
     EditRequest { document: lock_request, permit }: EditRequest<LockRequest, EVENT_BYTES>,

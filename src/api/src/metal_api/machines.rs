@@ -288,8 +288,9 @@ fn requested_field(path: &str) -> String {
     REQUEST_FIELDS.iter().find(|(_, ours)| *ours == name).map(|(field, _)| format!("{field}{rest}")).unwrap_or_default()
 }
 
-/// `DELETE /v1/machine/{id}/free`: cancels the machine's reinstall order, removes the allocation from the machine file,
-/// and powers the machine off if its controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
+/// `DELETE /v1/machine/{id}/free`: cancels the machine's reinstall order, removes the allocation from the machine
+/// file, and powers the machine off if its controller is known. At its next boot over PXE, the machine boots the
+/// ramdisk and waits. Its disks are preserved.
 pub async fn free_machine(
     Path(id): Path<String>,
     base: BaseUrls,

@@ -100,7 +100,8 @@ async fn move_allocation(app: &AppState, migration: &Migration) -> Result<(), St
     };
     let said = |why: &str| {
         format!(
-            "allocation {allocation}, which was migrated from machine {source} to machine {target}, now belongs to machine {owner}: {why}",
+            "migration from machine {source} to machine {target}: cannot move allocation {allocation} to the file of \
+             machine {owner}: {why}",
             allocation = migration.allocation,
             source = migration.source,
             target = migration.target
@@ -108,16 +109,14 @@ async fn move_allocation(app: &AppState, migration: &Migration) -> Result<(), St
     };
     let to = CurrentMachineFile::read_current(app, owner)
         .await?
-        .ok_or_else(|| said("that machine does not have a file; create a file for that machine"))?;
+        .ok_or_else(|| said("this file does not exist; create a machine file with the id of this machine"))?;
     let from = CurrentMachineFile::read_current(app, other)
         .await?
         .filter(|file| file.allocation_id() == Some(&migration.allocation));
     let now = match (to.allocation_id(), &from) {
         (Some(own), _) if own == migration.allocation => to.text.clone(),
         (Some(own), _) => {
-            return Err(said(&format!(
-                "the file of that machine contains allocation {own}; remove allocation {own} from that file"
-            )));
+            return Err(said(&format!("this file contains allocation {own}; remove allocation {own} from the file")));
         }
         (None, Some(from)) => {
             let text = add_allocation(&to, from).map_err(|why| said(&why))?;
@@ -126,7 +125,7 @@ async fn move_allocation(app: &AppState, migration: &Migration) -> Result<(), St
         }
         (None, None) => {
             return Err(said(
-                "no machine file contains this allocation; add the allocation to the file of that machine",
+                "no machine file contains the allocation; add the allocation to the file of this machine",
             ));
         }
     };

@@ -5,7 +5,7 @@ use super::migration_assignment::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
 use crate::AppState;
 use crate::agent_api::wire_allocation;
-use crate::full_install_state;
+use crate::install_state_enrichment;
 use crate::machine_auth::MachineCaller;
 use crate::out_of_band;
 use crate::plan_approval_check;
@@ -237,7 +237,7 @@ async fn read_source_state(
     let machine =
         migration_assignment::find_source(directory, migration).filter(|machine| machine.allocation.is_some());
     let Some(machine) = machine else { return Ok(None) };
-    full_install_state::read_full_state(app, machine, &directory.known).await.map(Some)
+    install_state_enrichment::read_full_state(app, machine, &directory.known).await.map(Some)
 }
 
 /// Returns the approval that is in force for the target's plan, or `None` if the plan needs no approval. The inner
@@ -248,7 +248,7 @@ async fn find_target_approval(
     migration: &Migration,
 ) -> Result<Result<Option<ApprovedPlan>, String>, ApiError> {
     let (id, none) = (&migration.target, InstallState::default());
-    let own = full_install_state::add_approval(app, id, &migration.allocation, none, &directory.known).await?;
+    let own = install_state_enrichment::add_approval(app, id, &migration.allocation, none, &directory.known).await?;
     Ok(directory.known.approvals.approval_for_agent(id, &own))
 }
 

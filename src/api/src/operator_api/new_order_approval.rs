@@ -2,17 +2,17 @@
 
 use super::reinstalls::{OrderableReinstall, ReinstallRequest};
 use crate::AppState;
-use crate::full_install_state::add_approval;
+use crate::install_state_enrichment::add_approval;
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 
-/// Returns the digest of the approved plan that the order will require: the plan in the request, or the approval that is
-/// in force. Returns `None` if no approval is in force; the order then requires none.
+/// Returns the digest of the approved plan that the order will require: the plan in the request, or the approval that
+/// is in force. Returns `None` if no approval is in force; the order then requires none.
 ///
 /// # Errors
-/// Returns an error if the database cannot be read. Also returns an error (409) if the machine's approval cannot be used:
-/// an order without it would be carried out with any plan as soon as the unusable file is removed.
+/// Returns an error if the database cannot be read. Also returns an error (409) if the machine's approval cannot be
+/// used: an order without it would be carried out with any plan as soon as the unusable file is removed.
 pub(crate) async fn find_required_approval(
     app: &AppState,
     reinstall_request: &ReinstallRequest,

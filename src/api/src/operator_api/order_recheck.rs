@@ -1,5 +1,5 @@
-//! Last check before a reinstall is ordered. The checks of an order may take a minute, because they contact a management
-//! controller. Meanwhile, the machine may have been locked or freed.
+//! Last check before a reinstall is ordered. The checks of an order may take a minute, because they contact a
+//! management controller. Meanwhile, the machine may have been locked or freed.
 
 use super::locked_machine;
 use crate::AppState;

@@ -4,7 +4,7 @@
 use super::reinstalls::{self, OrderableReinstall, ReinstallRequest};
 use crate::AppState;
 use crate::deploy_templates::template_files;
-use crate::full_install_state;
+use crate::install_state_enrichment;
 use crate::metal_api::ApiRefusal;
 use crate::metal_api::document_edits::{self, database_edits, wait_until_published};
 use crate::plan_input::INPUT_NOT_READY;
@@ -84,12 +84,12 @@ pub async fn simulate_order(
     if let Some(started) = install_state.order.as_ref().filter(|order| order.started && !order.given_up) {
         return Err(reinstalls::already_started(started));
     }
-    let install_state = full_install_state::read_full_state(app, &machine, &app.directory().known).await?;
+    let install_state = install_state_enrichment::read_full_state(app, &machine, &app.directory().known).await?;
     let mut install_state = install_state.with_claimed_installation();
     let earlier = install_state.order.take().filter(|order| order.started);
     install_state.order = Some(build_order(reinstall_request.imageid.clone(), words, earlier));
     let install_state =
-        full_install_state::add_template_results(app, &machine, install_state, &app.directory().known).await?;
+        install_state_enrichment::add_template_results(app, &machine, install_state, &app.directory().known).await?;
     Ok(HypotheticalOrder { machine, install_state })
 }
 

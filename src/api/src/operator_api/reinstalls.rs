@@ -7,7 +7,7 @@ use super::reinstall_overrides::read_overrides;
 use super::{
     MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, locked_machine, reinstall_plan, summarize_machine,
 };
-use crate::full_install_state;
+use crate::install_state_enrichment;
 use crate::{AppState, metrics, out_of_band};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -204,7 +204,7 @@ pub async fn check_orderable(
     let in_file = machine.allocation.as_ref();
     let of_order = state_for_order(install_state.clone(), &words);
     let effective = in_file.map(|in_file| effective_allocation(in_file, &of_order).allocation);
-    let of_order = full_install_state::add_template_results(app, &machine, of_order, &directory.known).await?;
+    let of_order = install_state_enrichment::add_template_results(app, &machine, of_order, &directory.known).await?;
     let install_state =
         InstallState { generated: of_order.generated, unsupported: of_order.unsupported, ..install_state };
     let made = effective.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
@@ -289,8 +289,8 @@ fn state_for_order(install_state: InstallState, words: &ReinstallOverrides) -> I
     }
 }
 
-/// Returns the layout of a reinstall. Checks that the machine can be reinstalled: its allocation and its layout are valid,
-/// and the layout permits a reinstall to erase at least one disk.
+/// Returns the layout of a reinstall. Checks that the machine can be reinstalled: its allocation and its layout are
+/// valid, and the layout permits a reinstall to erase at least one disk.
 pub(crate) fn find_reinstallable_layout(
     machine: &MachineSpec,
     install_state: InstallState,

@@ -2,9 +2,9 @@
 //! should wait for a list, although almost all records are the same as for the previous list.
 //!
 //! A cached summary is valid if the machine file is unchanged, and the versions in the database
-//! (`store::changed_record_tracking`) show that the machine's records are unchanged. The last contact of the machine is not
-//! cached, but read for each list. The caller must request only summaries of machines that the user may access.
-//! Summaries of machines in a migration are not cached, since they depend on the user.
+//! (`store::changed_record_tracking`) show that the machine's records are unchanged. The last contact of the machine
+//! is not cached, but read for each list. The caller must request only summaries of machines that the user may
+//! access. Summaries of machines in a migration are not cached, since they depend on the user.
 
 use super::MachineSummary;
 use super::machine_list::{AT_ONCE, record_key, summarize_records};
@@ -206,8 +206,8 @@ impl SummaryCache {
         Ok(Some(listed.into_iter().flatten().collect()))
     }
 
-    /// Reads the summaries of machines whose records have changed, so that the next list does not have to wait for them.
-    /// Does nothing if no list was requested recently.
+    /// Reads the summaries of machines whose records have changed, so that the next list does not have to wait for
+    /// them. Does nothing if no list was requested recently.
     async fn refresh(&self, app: &AppState) -> Result<(), ApiError> {
         let mut cache = self.0.lock().await;
         let is_used = cache.listed.is_some_and(|listed| listed.elapsed() < REFRESHED_AFTER_LIST);
@@ -225,8 +225,8 @@ impl SummaryCache {
     }
 }
 
-/// Refreshes the cache while lists are requested. With many installations in progress, hundreds of records change between
-/// two lists.
+/// Refreshes the cache while lists are requested. With many installations in progress, hundreds of records change
+/// between two lists.
 pub async fn refresh_summaries(app: Arc<AppState>) {
     loop {
         tokio::time::sleep(REFRESH_INTERVAL).await;

@@ -2,7 +2,7 @@
 
 use super::{MachineForecast, PredictedMachine};
 use common::error::{Error, Phase};
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::format::{format_count, replace_hidden};
 use model::disk_identifiers::{comparable_serial, comparable_wwn};
 use model::inventory::Inventory;

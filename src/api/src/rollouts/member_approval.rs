@@ -10,7 +10,7 @@ use crate::plan_input::{INPUT_NOT_READY, parse_registration};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use common::format::format_bytes;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::type_errors::locate_json_error;
 use http_server::api_error::ApiError;
 use model::allocation;

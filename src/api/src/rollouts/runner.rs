@@ -10,7 +10,7 @@ use crate::operator_api::reinstalls::prepare_order;
 use axum::http::StatusCode;
 use common::error::Result;
 use common::error_code::ErrorCode;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use std::collections::BTreeMap;
 use std::sync::Arc;

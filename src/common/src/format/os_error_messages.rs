@@ -5,8 +5,8 @@ use std::borrow::Cow;
 /// Text before the number that Rust appends to an error message of the operating system.
 const PREFIX: &str = " (os error ";
 
-/// Removes the numbers that Rust appends to error messages of the operating system: `No such file or directory (os error
-/// 2)` becomes `No such file or directory`.
+/// Removes the numbers that Rust appends to error messages of the operating system:
+/// `No such file or directory (os error 2)` becomes `No such file or directory`.
 pub fn without_os_error_numbers(text: &str) -> Cow<'_, str> {
     if !text.contains(PREFIX) {
         return Cow::Borrowed(text);

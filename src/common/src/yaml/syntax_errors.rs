@@ -1,4 +1,5 @@
-//! Messages about syntax errors in YAML, in place of the messages of the parser library, which name its internal states.
+//! Messages about syntax errors in YAML, in place of the messages of the parser library, which name its internal
+//! states.
 
 use crate::format::INDENTING_TAB_ERROR;
 use std::borrow::Cow;

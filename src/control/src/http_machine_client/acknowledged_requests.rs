@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 impl HttpMachineClient {
-    /// Calls [`Self::request_reregistering`], and returns the JSON object in the response. A response with another status
-    /// than 200 or with another body is an error: it comes from a proxy or another server, which does not know whether
-    /// the control plane has received the request.
+    /// Calls [`Self::request_reregistering`], and returns the JSON object in the response. A response with another
+    /// status than 200 or with another body is an error: it comes from a proxy or another server, which does not know
+    /// whether the control plane has received the request.
     pub(super) async fn request_acknowledged(
         &self,
         retries: RetryPolicy,

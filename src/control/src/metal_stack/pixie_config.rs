@@ -2,8 +2,7 @@
 //!
 //! | API of pixie | address | the configuration contains |
 //! |---|---|---|
-//! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one
-//! machine |
+//! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
 //! The agent first requests the address of v2. If pixie supports only API v1, this address does not exist, and the

@@ -1,6 +1,7 @@
 //! Client of metal-stack's API v1: gRPC with a certificate that all machines share, and signed REST requests.
 //!
-//! metal-stack supports reinstalls, but does not count their attempts, so the machine counts them ([`reinstall_attempt_record`]).
+//! metal-stack supports reinstalls, but does not count their attempts, so the machine counts them
+//! ([`reinstall_attempt_record`]).
 
 mod bmc_record_query;
 mod grpc;

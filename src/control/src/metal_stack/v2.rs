@@ -46,8 +46,8 @@ pub(crate) struct V2Timeouts {
     /// Time without a message on an open stream after which the machine counts as unallocated. The server would have
     /// sent an existing allocation immediately.
     pub silence: Duration,
-    /// Replaces `silence` for a machine that would lose data if it was wrongly treated as unallocated. The value must be
-    /// less than ten seconds, because proxies may close a stream after ten seconds without a message.
+    /// Replaces `silence` for a machine that would lose data if it was wrongly treated as unallocated. The value must
+    /// be less than ten seconds, because proxies may close a stream after ten seconds without a message.
     pub long_silence: Duration,
     /// Time within which the server must confirm that an allocation still exists.
     pub confirm: Duration,

@@ -15,7 +15,7 @@ use common::command_outcome::CommandOutcome;
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::output::{print_text, to_json};
 use document_types::DocumentReport;
 pub(crate) use document_types::DocumentType;
@@ -32,11 +32,11 @@ use std::path::{Path, PathBuf};
 /// Options of `drophammer check`.
 #[derive(Debug, Args)]
 pub struct CheckOptions {
-    /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read.
-    /// Specify - to read standard input. All layouts together form one set, in which no two layouts may match the same
-    /// size and image. Machine files, image files, sizes, deploy templates, Kubernetes volumes, OS definitions,
-    /// image-states.yaml, registries.json and oidc.yaml are recognized by their names, fields and folders, and the directory
-    /// of a server by its machines/ or layouts/.
+    /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are
+    /// read. Specify - to read standard input. All layouts together form one set, in which no two layouts may match
+    /// the same size and image. Machine files, image files, sizes, deploy templates, Kubernetes volumes, OS
+    /// definitions, image-states.yaml, registries.json and oidc.yaml are recognized by their names, fields and
+    /// folders, and the directory of a server by its machines/ or layouts/.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON.
@@ -333,8 +333,8 @@ struct TextFile {
     text: std::result::Result<String, Vec<Diagnostic>>,
 }
 
-/// Reads the files, and the layout files in directories. It is an error if a file named on the command line does not exist. An unreadable
-/// file in a directory, such as a dangling link, is reported as a problem of that file.
+/// Reads the files, and the layout files in directories. It is an error if a file named on the command line does not
+/// exist. An unreadable file in a directory, such as a dangling link, is reported as a problem of that file.
 fn read_files<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<TextFile>> {
     let mut files = Vec::new();
     for given in paths.iter().map(AsRef::as_ref) {

@@ -90,7 +90,8 @@ fn layouts_of_a_run_are_checked_as_one_set() {
     assert_eq!(
         lines.last(),
         Some(
-            &"1 of 3 files is not valid: 3 layouts; invalid layouts are not compared with the other layouts; 1 collision"
+            &"1 of 3 files is not valid; checked: 3 layouts; invalid layouts are not compared with the other layouts; \
+              1 collision"
         ),
         "{said}"
     );
@@ -297,7 +298,9 @@ fn reads_layouts_from_all_metal_stack_file_formats() {
     let said = found(&[dir.path().join("set.yaml")]);
     assert!(said.contains("[2].disks: must be a list"), "{said}");
     assert!(
-        said.ends_with("1 file is not valid: 3 layouts; invalid layouts are not compared with the other layouts\n"),
+        said.ends_with(
+            "1 file is not valid; checked: 3 layouts; invalid layouts are not compared with the other layouts\n"
+        ),
         "{said}"
     );
     let dir = directory(&[("set.yaml", "[]\n"), ("other.yaml", "metal_api_filesystemlayouts: 7\n")]);
@@ -326,7 +329,7 @@ fn unreadable_files_are_reported_and_the_others_checked() {
             "d.yaml: the document is empty (DH-200)",
             "e.yaml: cannot read the file: No such file or directory (DH-200)",
             "f.yaml: not UTF-8 text: invalid from byte 5 on (DH-200)",
-            "5 of 6 files are not valid: 6 layouts; invalid layouts are not compared with the other layouts",
+            "5 of 6 files are not valid; checked: 6 layouts; invalid layouts are not compared with the other layouts",
         ]
     );
     // The same layout in JSON is valid.

@@ -12,7 +12,7 @@ use clap::Args;
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::output::{print_error, to_json};
 use common::type_errors::locate_json_error;
 use model::deploy_steps::{EraseMode, StepList};
@@ -68,14 +68,15 @@ pub struct PlanArgs {
     /// Overrides of `machine plan`.
     #[arg(skip)]
     pub overrides: ReinstallOverrideOptions,
-    /// Save the plan of the reinstall in this file. `drophammer machine reinstall --plan FILE` orders exactly this plan.
+    /// Save the plan of the reinstall in this file. `drophammer machine reinstall --plan FILE` orders exactly this
+    /// plan.
     #[arg(long, value_name = "FILE", requires = "machine", conflicts_with_all = ["layout", "template"])]
     pub out: Option<PathBuf>,
     /// With --out, overwrite a file that is not a plan of this machine.
     #[arg(long, requires = "out")]
     pub force: bool,
-    /// Plan as if the machine had rebooted into the agent: mounts and swap in the inventory are ignored. A reinstall is always planned this
-    /// way.
+    /// Plan as if the machine had rebooted into the agent: mounts and swap in the inventory are ignored. A reinstall
+    /// is always planned this way.
     #[arg(long)]
     pub at_rest: bool,
     /// Preview a reinstall that is ordered with --without-marker.

@@ -12,7 +12,7 @@ use api::operator_api::reinstalls::ReinstallRequest;
 use api::plan_input::{PlanInput, RegisteredInventory};
 use common::command_outcome::CommandOutcome;
 use common::error::{Context, Error, Phase, Result};
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::output::to_json;
 use common::type_errors::locate_json_error;
 use linux::atomic_file;

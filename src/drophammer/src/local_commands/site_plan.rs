@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
 use common::format::compare_natural;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::output::{print_error, print_text, to_json};
 use model::inventory::Inventory;
 use serde::Serialize;

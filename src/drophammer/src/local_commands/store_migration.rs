@@ -13,10 +13,11 @@ pub struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
-    /// Move the records of a server's directory from SQLite to an empty PostgreSQL database. The server must not be running.
+    /// Move the records of a server's directory from SQLite to an empty PostgreSQL database. The server must not be
+    /// running.
     ///
-    /// The number of rows and a digest of each table are compared before the move is completed. Afterwards, no server starts with the
-    /// SQLite file.
+    /// The number of rows and a digest of each table are compared before the move is completed. Afterwards, no server
+    /// starts with the SQLite file.
     #[command(after_help = format!(
         "Example:\n  drophammer store migrate --from /srv/drophammer --to 'postgres:///drophammer?host=/run/postgresql'\n\n{}",
         agent::cli::EXIT_CODES
@@ -29,8 +30,8 @@ pub struct MigrateOptions {
     /// The server's directory.
     #[arg(long, value_name = "DIR")]
     pub from: PathBuf,
-    /// The PostgreSQL database, postgres://USER@HOST/DATABASE. A URL with a password must be in --to-file or in the variable
-    /// DROPHAMMER_STORE.
+    /// The PostgreSQL database, postgres://USER@HOST/DATABASE. A URL with a password must be in --to-file or in the
+    /// variable DROPHAMMER_STORE.
     #[arg(long, value_name = "URL", conflicts_with = "to_file")]
     pub to: Option<String>,
     /// Read the URL of the PostgreSQL database from this file.

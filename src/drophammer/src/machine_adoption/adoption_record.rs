@@ -1,4 +1,5 @@
-//! Record of an adoption, stored next to the install marker. `drophammer adopt --undo` removes exactly what the record names.
+//! Record of an adoption, stored next to the install marker. `drophammer adopt --undo` removes exactly what the
+//! record names.
 
 use super::foreign_system::ForeignSystem;
 use common::encoding::format_sha256;

@@ -1,5 +1,6 @@
-//! Files in `/etc/metal`: the install marker, and the record of the adoption. Both are new files in the root filesystem. Nothing is
-//! written outside of filesystems, so boot loaders and the metadata of arrays are not affected.
+//! Files in `/etc/metal`: the install marker, and the record of the adoption. Both are new files in the root
+//! filesystem. Nothing is written outside of filesystems, so boot loaders and the metadata of arrays are not
+//! affected.
 
 use super::adoption_record::{AdoptionRecord, format_marker};
 use super::refuse;
@@ -46,8 +47,8 @@ impl MarkerStorage {
         self.root.join(PATH.trim_start_matches('/'))
     }
 
-    /// Returns the reasons why the marker cannot be written, or would not be found in the ramdisk. `mounts` is the content of
-    /// /proc/self/mountinfo.
+    /// Returns the reasons why the marker cannot be written, or would not be found in the ramdisk. `mounts` is the
+    /// content of /proc/self/mountinfo.
     pub(crate) fn find_obstacles(&self, mounts: &str) -> Vec<String> {
         let mounts = parse_mounts(mounts);
         let read_only = mounts.iter().rfind(|mount| mount.path == "/").filter(|mount| is_read_only(mount));

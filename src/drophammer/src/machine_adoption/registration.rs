@@ -31,7 +31,8 @@ pub(crate) struct AdoptionRegistration {
 }
 
 impl AdoptionRegistration {
-    /// Creates the client, and checks that the server has no other machine and no other layout with these names. Changes nothing.
+    /// Creates the client, and checks that the server has no other machine and no other layout with these names.
+    /// Changes nothing.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached, and refuses if a name is already in use.
@@ -142,8 +143,8 @@ pub(crate) fn remove_registration(options: &MachineAdoptionOptions, record: &Ado
     Ok(())
 }
 
-/// Refuses a server at which the machine was not registered. Such a server would confirm that the machine is not registered, and the
-/// registration at the other server would remain without a marker.
+/// Refuses a server at which the machine was not registered. Such a server would confirm that the machine is not
+/// registered, and the registration at the other server would remain without a marker.
 fn check_server(url: &str, record: &AdoptionRecord) -> Result<()> {
     match &record.server {
         Some(recorded) if recorded != url => Err(refuse(format!(

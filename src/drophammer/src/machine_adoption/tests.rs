@@ -214,7 +214,8 @@ fn list_machine(allocation: &str, installed: bool) -> ResponseBehavior {
     ResponseBehavior::respond(200, &json!([machine]).to_string())
 }
 
-/// A proxy may repeat a registration whose response was lost, so a refusal does not prove that the machine is not registered.
+/// A proxy may repeat a registration whose response was lost, so a refusal does not prove that the machine is not
+/// registered.
 #[test]
 fn the_marker_is_removed_only_if_the_server_has_not_registered_the_machine() {
     let adopt = |list: fn(&str) -> ResponseBehavior| {
@@ -285,8 +286,8 @@ fn with_mounted_root(image: &str, point: &Path, work: impl FnOnce()) -> Vec<u8> 
     fs::read(image).unwrap()
 }
 
-/// The disk contains bytes that are not free, although no filesystem uses them: boot code, the gap before the first partition, and the
-/// metadata at the end of another partition.
+/// The disk contains bytes that are not free, although no filesystem uses them: boot code, the gap before the first
+/// partition, and the metadata at the end of another partition.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn root_an_adoption_changes_only_the_root_filesystem() {

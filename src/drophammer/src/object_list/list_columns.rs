@@ -111,12 +111,12 @@ impl<'a, T> ObjectList<'a, T> {
         Ok((self.find_column("--filter", key)?, value))
     }
 
-    /// Splits the value of a filter at its commas. The whole value is also a pattern, because it may be text that contains
-    /// commas. Patterns for prose are not split.
+    /// Splits the value of a filter at its commas. The whole value is also a pattern, because it may be text that
+    /// contains commas. Patterns for prose are not split.
     ///
     /// # Errors
-    /// Returns an error if the value would select more objects than was probably intended, since filters also select the
-    /// machines of a reinstall: if it contains another condition, or `*` as one of several values.
+    /// Returns an error if the value would select more objects than was probably intended, since filters also select
+    /// the machines of a reinstall: if it contains another condition, or `*` as one of several values.
     pub(super) fn split_patterns<'f>(
         &self,
         column: &ListColumn<'a, T>,

@@ -112,8 +112,8 @@ impl DocumentOptions {
     }
 }
 
-/// Prints one object as a table with one row, or in another format. JSON and YAML contain the object itself instead of a
-/// list.
+/// Prints one object as a table with one row, or in another format. JSON and YAML contain the object itself instead
+/// of a list.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written.

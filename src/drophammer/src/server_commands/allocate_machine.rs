@@ -17,8 +17,8 @@ pub struct AllocateOptions {
     /// Ids or names of free machines.
     #[arg(value_name = "ID", required = true)]
     pub machines: Vec<String>,
-    /// Image to install. The disks of the layout are erased as soon as a machine runs the ramdisk; a machine that already
-    /// waits there is installed at once.
+    /// Image to install. The disks of the layout are erased as soon as a machine runs the ramdisk; a machine that
+    /// already waits there is installed at once.
     #[arg(long, value_name = "ID")]
     pub image: String,
     /// Layout [default: the layout for the machine's size and the image].

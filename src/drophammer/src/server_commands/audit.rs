@@ -150,7 +150,8 @@ fn describe_objects(entry: &AuditEntry, machines: &[MachineSummary]) -> String {
     join_few(&names, ", ")
 }
 
-/// Returns the outcome of a request, with the reason of a refusal in the product's own wording, and the number of changes.
+/// Returns the outcome of a request, with the reason of a refusal in the product's own wording, and the number of
+/// changes.
 fn describe_result(entry: &AuditEntry, machines: &[MachineSummary]) -> String {
     let outcome = entry.outcome.as_str();
     if !entry.reason.is_empty() {

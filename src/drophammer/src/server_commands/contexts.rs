@@ -52,7 +52,8 @@ pub struct SetContextOptions {
     /// Name of the context.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Address of the server. Required if the context does not exist yet. If the address changes, the stored token is removed.
+    /// Address of the server. Required if the context does not exist yet. If the address changes, the stored token is
+    /// removed.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
     /// File from which commands read the operator's token.

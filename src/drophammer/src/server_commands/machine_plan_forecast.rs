@@ -7,7 +7,7 @@ use crate::local_commands::plan::{PlanArgs, choose_outcome, refuse_impossible};
 use api::plan_input::{PlanInput, RegisteredInventory};
 use common::command_outcome::CommandOutcome;
 use common::error::Result;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
 use common::format::{self, format_bytes, format_count};
 use common::output::to_json;

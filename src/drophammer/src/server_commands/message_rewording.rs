@@ -3,7 +3,7 @@
 
 use common::format::format_count;
 use common::format::machine_ids_as_names::replace_machine_ids;
-use common::format::metal_api_rewording::reword_metal_phrases;
+use common::format::metal_api_phrase_replacement::reword_metal_phrases;
 
 /// Maximum number of machines whose names a message contains.
 const MAXIMUM_LISTED_MACHINES: usize = 5;

@@ -47,8 +47,8 @@ pub enum OsCommand {
         #[command(flatten)]
         format: RecordOptions,
     },
-    /// Change the parameters for all machines with a definition or a variant. Parameters of a definition that does not exist yet are stored
-    /// unchecked.
+    /// Change the parameters for all machines with a definition or a variant. Parameters of a definition that does
+    /// not exist yet are stored unchecked.
     Modify {
         /// Name of the definition, or NAME+VARIANT.
         #[arg(value_name = "NAME")]

@@ -9,8 +9,8 @@ use common::output::print_text;
 use reqwest::blocking::RequestBuilder;
 use serde::de::DeserializeOwned;
 
-/// Function that describes the effect of a request on a machine. Its arguments are the summary of the machine before the
-/// request, and the response.
+/// Function that describes the effect of a request on a machine. Its arguments are the summary of the machine before
+/// the request, and the response.
 type ChangeDescription<'a, T> = dyn Fn(&MachineSummary, &T) -> String + 'a;
 
 /// Sends one request for each named machine, and prints refusals. `build` returns the request for a machine. Returns

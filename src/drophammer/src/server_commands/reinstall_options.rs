@@ -73,7 +73,8 @@ pub struct PlanMachineOptions {
     pub image: Option<String>,
     #[command(flatten)]
     pub overrides: ReinstallOverrideOptions,
-    /// Save the plan of the reinstall in this file. `drophammer machine reinstall --plan FILE` orders exactly this plan.
+    /// Save the plan of the reinstall in this file. `drophammer machine reinstall --plan FILE` orders exactly this
+    /// plan.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// With --out, overwrite a file that is not a plan of this machine.
@@ -100,9 +101,10 @@ pub struct ReinstallOrderOptions {
     pub image: Option<String>,
     #[command(flatten)]
     pub overrides: ReinstallOverrideOptions,
-    /// Order exactly the plan that `drophammer machine plan --out FILE` has saved, and approve this plan. The order is refused if the
-    /// layout, the image, the allocation or the inventory has changed since. If one of them changes after the order, the machine is not
-    /// reinstalled. The content of an image is compared only if its digest is known.
+    /// Order exactly the plan that `drophammer machine plan --out FILE` has saved, and approve this plan. The order
+    /// is refused if the layout, the image, the allocation or the inventory has changed since. If one of them changes
+    /// after the order, the machine is not reinstalled. The content of an image is compared only if its digest is
+    /// known.
     ///
     /// A rollout accepts several plans.
     #[arg(long = "plan", value_name = "FILE", conflicts_with_all = ORDERED)]
@@ -122,8 +124,8 @@ pub struct ReinstallOrderOptions {
     /// Cancel the reinstall order. This is possible only until the reinstall has started.
     #[arg(long, conflicts_with_all = ORDERED, conflicts_with_all = ["plans", "now", "at_most", "start", "window", "filter", "yes"])]
     pub cancel: bool,
-    /// Number of machines that will be reinstalled, which confirms an order for several machines or with --filter. Without
-    /// this option, the command prompts for the number.
+    /// Number of machines that will be reinstalled, which confirms an order for several machines or with --filter.
+    /// Without this option, the command prompts for the number.
     #[arg(long, value_name = "COUNT")]
     pub yes: Option<usize>,
 }
@@ -132,7 +134,8 @@ pub struct ReinstallOrderOptions {
 /// comes.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RolloutLimitOptions {
-    /// Reinstall at most this number of machines at the same time. The server orders the next reinstall when one has ended.
+    /// Reinstall at most this number of machines at the same time. The server orders the next reinstall when one has
+    /// ended.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub at_most: Option<u32>,
     /// Order no further reinstalls after this number of failures [default: 1].
@@ -141,7 +144,8 @@ pub struct RolloutLimitOptions {
     /// Order no reinstall before this time: 2026-12-01T02:00Z, or +2h from now, according to the server's clock.
     #[arg(long, value_name = "TIME")]
     pub start: Option<String>,
-    /// Order reinstalls only within these hours in UTC, on all days or on some weekdays: 01:00-05:00 or "Sat,Sun 22:00-04:00".
+    /// Order reinstalls only within these hours in UTC, on all days or on some weekdays: 01:00-05:00 or "Sat,Sun
+    /// 22:00-04:00".
     #[arg(long, value_name = "HOURS")]
     pub window: Option<String>,
     /// Reinstall all machines with this value, or with one of several values separated by commas, in the order of their

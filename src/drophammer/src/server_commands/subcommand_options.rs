@@ -32,7 +32,8 @@ pub struct ServerOptions {
     /// DROPHAMMER_SERVER, or the current context [default: http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
-    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT specifies the context.
+    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT
+    /// specifies the context.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
     /// File with the operator's token. If omitted, the environment variable DROPHAMMER_TOKEN_FILE specifies the file
@@ -58,21 +59,22 @@ pub enum MachineCommand {
     /// Print what the next boot of a machine would do, disk by disk; the same as `drophammer plan --machine`.
     #[command(after_help = super::reinstall_options::plan_help())]
     Plan(PlanMachineOptions),
-    /// Create the machine file of a registered machine, with its MACs and its size. With --image, the file also contains
-    /// an allocation, and the machine is installed.
+    /// Create the machine file of a registered machine, with its MACs and its size. With --image, the file also
+    /// contains an allocation, and the machine is installed.
     #[command(visible_alias = "create")]
     Add(AddOptions),
     /// Install free machines: add an allocation to their files.
     Allocate(AllocateOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
-    /// Lock machines, with a reason that is written to their files. Nothing can be ordered for a locked machine, and it can
-    /// be neither freed nor allocated.
+    /// Lock machines, with a reason that is written to their files. Nothing can be ordered for a locked machine, and
+    /// it can be neither freed nor allocated.
     Lock(LockOptions),
     /// Unlock machines.
     Unlock(NamedMachinesOptions),
-    /// Free machines: remove the allocations from their files, and power the machines off if their management controllers are
-    /// known. The disks are unchanged, and a machine waits in the ramdisk after its next boot over PXE.
+    /// Free machines: remove the allocations from their files, and power the machines off if their management
+    /// controllers are known. The disks are unchanged, and a machine waits in the ramdisk after its next boot over
+    /// PXE.
     Free(NamedMachinesOptions),
     /// Change the OS parameters in a machine file.
     Modify(ModifyMachineOptions),
@@ -89,8 +91,8 @@ pub enum MachineCommand {
     /// command line. With this digest, the machine detects a kernel, ramdisk or kernel command line that was replaced
     /// in transit. Such a replacement is possible if the server uses plain HTTP.
     BootDigest(BootDigestOptions),
-    /// Confirm that the records of these machines are up to date after the database was restored from a backup. The server neither
-    /// installs nor migrates a machine whose record is not confirmed.
+    /// Confirm that the records of these machines are up to date after the database was restored from a backup. The
+    /// server neither installs nor migrates a machine whose record is not confirmed.
     Confirm(ConfirmOptions),
     /// Move the records of a machine to its new id, after a new mainboard or new firmware has changed the id.
     Rename(RenameOptions),
@@ -133,8 +135,8 @@ pub enum LayoutCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Print the layout of a machine that another installer has installed: a reinstall with this layout renews the system, and preserves
-    /// everything else.
+    /// Print the layout of a machine that another installer has installed: a reinstall with this layout renews the
+    /// system, and preserves everything else.
     FromMachine(FromMachineOptions),
     /// Delete a layout that is not in use.
     #[command(visible_alias = "rm")]
@@ -205,7 +207,8 @@ pub enum VolumeCommand {
 /// Changes of OS parameters, in the syntax of Ganeti.
 #[derive(Debug, Args)]
 pub struct ParameterOptions {
-    /// Changes, separated by commas: KEY=VALUE stores a value, and -KEY deletes the stored value. Write a comma within a value as \\,.
+    /// Changes, separated by commas: KEY=VALUE stores a value, and -KEY deletes the stored value. Write a comma
+    /// within a value as \\,.
     #[arg(short = 'O', long = "os-parameters", value_name = "KEY=VALUE,-KEY", allow_hyphen_values = true)]
     pub os_parameters: Vec<String>,
 }

@@ -45,7 +45,8 @@ fn describe_adopted(before: &MachineSummary, now: &MachineSummary) -> String {
     )
 }
 
-/// Lists the waiting machines with their markers, and prints the command that adopts exactly these machines, by their ids.
+/// Lists the waiting machines with their markers, and prints the command that adopts exactly these machines, by their
+/// ids.
 fn format_waiting(waiting: &[&MachineSummary]) -> String {
     if waiting.is_empty() {
         return "No machine has an install marker that can be adopted. Machines report their install markers when they boot over PXE.\n".to_owned();

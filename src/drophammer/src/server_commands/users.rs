@@ -54,7 +54,8 @@ pub enum UserCommand {
         /// admin can also manage users, and objects that concern all machines.
         #[arg(long, value_name = "ROLE", value_parser = parse_role)]
         role: UserRole,
-        /// Restrict the user to the machines of this project; can be specified several times. An admin cannot be restricted.
+        /// Restrict the user to the machines of this project; can be specified several times. An admin cannot be
+        /// restricted.
         #[arg(long = "project", value_name = "PROJECT")]
         projects: Vec<String>,
     },

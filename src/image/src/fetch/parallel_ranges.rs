@@ -8,10 +8,11 @@
 //! lane 1: piece 1, piece 3, piece 5 … ─┘
 //! ```
 //!
-//! `resumable_download` starts the lanes if `lane_count` chooses more than one. If the lanes fail or are stopped, `resumable_download`
-//! continues with one stream at the position reached. A lane accepts only a response with exactly the requested range,
-//! and a piece is read only when it is complete. Deadlocks are impossible: a lane waits only for the reader, and the
-//! reader waits only for the lane that fetches the next piece, at most until the stall timeout.
+//! `resumable_download` starts the lanes if `lane_count` chooses more than one. If the lanes fail or are stopped,
+//! `resumable_download` continues with one stream at the position reached. A lane accepts only a response with
+//! exactly the requested range, and a piece is read only when it is complete. Deadlocks are impossible: a lane waits
+//! only for the reader, and the reader waits only for the lane that fetches the next piece, at most until the stall
+//! timeout.
 
 mod lane_count;
 

@@ -211,7 +211,7 @@ fn protocol_error() -> io::Error {
 pub(crate) mod here {
     use super::*;
     use crate::pipeline::{PipeSender, WorkerOutput, create_pipe};
-    use crate::tree::member_sender::send_members;
+    use crate::tree::tar_parser_worker::send_members;
     use std::sync::mpsc;
     use std::thread;
 

@@ -1,5 +1,5 @@
-//! Set of file and directory names, with bounded memory. It contains the names created by one layer or, if the root also
-//! contains files that do not come from the image, all names created by the image.
+//! Set of file and directory names, with bounded memory. It contains the names created by one layer or, if the root
+//! also contains files that do not come from the image, all names created by the image.
 
 use super::tree_removal::DirectoryEntry;
 use std::collections::HashSet;

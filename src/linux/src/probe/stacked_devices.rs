@@ -66,10 +66,11 @@ fn read_stacked_device(
     let name = KernelName::from(name);
     let device = if mapped.is_empty() { name.device_path() } else { format!("/dev/mapper/{mapped}").into() };
     let sector_bytes = read_attribute(&dir.join("queue/logical_block_size")).parse().unwrap_or(512);
-    // The partition table in a volume is that of a disk image, whose size the guest or the operator has chosen. The part
-    // of the image that exists is read like that of any other image. Like an intact image, it therefore blocks neither
-    // the reinstall of a machine that preserves the volume nor a first installation. A partition table on any other
-    // stacked device was made for this device, and a partition beyond its end shows that the device has changed.
+    // The partition table in a volume is that of a disk image, whose size the guest or the operator has chosen. The
+    // part of the image that exists is read like that of any other image. Like an intact image, it therefore blocks
+    // neither the reinstall of a machine that preserves the volume nor a first installation. A partition table on any
+    // other stacked device was made for this device, and a partition beyond its end shows that the device has
+    // changed.
     let may_be_cut_off = kind == StackedDeviceKind::Volume;
     let target = ProbeTarget { name: &name, device: &device, sector_bytes, size_bytes, may_be_cut_off };
     // The contents of a suspended device are not read, because reads would block forever. The contents of an overlay

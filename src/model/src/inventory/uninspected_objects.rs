@@ -153,8 +153,8 @@ impl DeviceIndex<'_> {
     }
 
     /// Returns the unreadable region of a stacked device. Omits volumes below other volumes, such as the copies of a
-    /// raid1 volume or the data of a pool: LVM reads them only through the volume on top, which is checked itself, and a
-    /// missing copy does not make that volume unreadable.
+    /// raid1 volume or the data of a pool: LVM reads them only through the volume on top, which is checked itself,
+    /// and a missing copy does not make that volume unreadable.
     fn check_stacked(&self, device: &StackedDevice) -> Option<OpaqueObject> {
         let is_volume = device.kind == StackedDeviceKind::Volume;
         if is_volume && self.is_held_by(&device.device, StackedDeviceKind::Volume) {

@@ -30,8 +30,8 @@ pub(super) fn devices_with_verdict(decided: &PlanDecisions, is: impl Fn(DiskVerd
 pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !disk.verdict.is_written());
     let lock = |disk: &DiskPlan| {
-        // The ranges of a disk that is written for a Kubernetes volume are not guarded, because they will change. If other
-        // members of an array are wiped, stopping the array may update the superblocks on this disk.
+        // The ranges of a disk that is written for a Kubernetes volume are not guarded, because they will change. If
+        // other members of an array are wiped, stopping the array may update the superblocks on this disk.
         let is_written = decided.persistent.written.contains(&disk.name);
         let is_torn = decided.dismantled.iter().any(|torn| torn.stays_on.contains(&disk.name));
         let mut untouched = if is_written || is_torn { Vec::new() } else { guard_ranges::guarded_ranges(meant, disk) };
@@ -90,8 +90,8 @@ pub(super) fn try_arrays(decided: &PlanDecisions) -> impl Iterator<Item = Operat
     decided.array_trials.iter().cloned().map(DeviceOp::TryArray).map(Operation::Device)
 }
 
-/// Returns the operations that unmount all filesystems, and flush them to the disks. Arrays and groups are still active,
-/// so that an incomplete system can be made unbootable if a disk fails.
+/// Returns the operations that unmount all filesystems, and flush them to the disks. Arrays and groups are still
+/// active, so that an incomplete system can be made unbootable if a disk fails.
 pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let keep_locks = stop_operations(decided).next().is_some();
     vec![Operation::Run(SessionOp::Unmount), flush_written_disks(decided, keep_locks)]

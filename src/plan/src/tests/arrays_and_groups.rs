@@ -379,8 +379,8 @@ fn nested_arrays_are_created_in_order_and_preserved() {
     after(&again, installed);
 }
 
-/// A failure before the last flush makes the system unbootable, for which its devices must be active. A failure afterwards
-/// leaves the system as it is.
+/// A failure before the last flush makes the system unbootable, for which its devices must be active. A failure
+/// afterwards leaves the system as it is.
 #[test]
 fn devices_are_stopped_only_after_the_system_is_flushed_to_the_disks() {
     let plan = make(&layout(), &five(), InstallMode::Install).unwrap();
@@ -395,7 +395,6 @@ fn devices_are_stopped_only_after_the_system_is_flushed_to_the_disks() {
         other => panic!("{other:?}"),
     };
     assert!(flushes(StageName::StorageUnmount) && !flushes(StageName::StorageDeactivate));
-    // The superblocks of the arrays are still written.
     let last = plan.extents.iter().find(|extents| extents.stages.contains(&StageName::StorageDeactivate)).unwrap();
-    assert!(!last.disks.is_empty());
+    assert!(!last.disks.is_empty(), "the superblocks of the arrays are still written");
 }

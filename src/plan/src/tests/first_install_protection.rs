@@ -117,7 +117,8 @@ filesystems:
 - {path: /boot/efi, device: /dev/sda1, format: vfat}
 ";
 
-/// Layouts of existing machines list a partition without a filesystem if its format is unknown, or if it is not mounted.
+/// Layouts of existing machines list a partition without a filesystem if its format is unknown, or if it is not
+/// mounted.
 #[test]
 fn preserved_partitions_without_filesystems_are_never_erased_by_a_first_installation() {
     let layout = layout_of(RAW_DATA);

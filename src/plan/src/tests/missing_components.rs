@@ -297,8 +297,8 @@ fn unmountable_filesystem_is_not_a_missing_component() {
     assert!(plan.opaque.iter().any(|object| object.devices == ["/dev/sda3"]), "{plan}");
 }
 
-/// A locked container in a preserved partition of a partly kept disk may contain a member of the same object as a locked
-/// container on a disk that will be wiped.
+/// A locked container in a preserved partition of a partly kept disk may contain a member of the same object as a
+/// locked container on a disk that will be wiped.
 #[test]
 fn preserved_partitions_with_opaque_objects_protect_opaque_wiped_objects() {
     let yaml = "id: locked
@@ -330,8 +330,8 @@ filesystems:
     renew(&all, &inventory).unwrap();
 }
 
-/// The thin pool on a partly kept disk is not wiped, so it does not matter that the pool on the unlisted disk may lack a
-/// component.
+/// The thin pool on a partly kept disk is not wiped, so it does not matter that the pool on the unlisted disk may
+/// lack a component.
 #[test]
 fn preserved_thin_pool_is_not_treated_as_wiped() {
     let mut inventory = with_pool();

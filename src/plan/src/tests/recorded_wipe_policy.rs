@@ -214,8 +214,8 @@ fn with_images_volume() -> Inventory {
     inventory
 }
 
-/// A preserved group retains the volumes that the installed layout did not list. An edited layout that lists one of them
-/// without `preserve` would remove it.
+/// A preserved group retains the volumes that the installed layout did not list. An edited layout that lists one of
+/// them without `preserve` would remove it.
 #[test]
 fn refuses_to_remove_volume_that_the_installed_layout_did_not_list() {
     let inventory = with_images_volume();

@@ -21,7 +21,7 @@ fn extended_volume_is_preserved_and_its_size_reported() {
     assert_eq!(plan.warnings.iter().filter(is_about_size).count(), 0, "{:?}", plan.warnings);
     for mib in [102_404, 204_800] {
         let plan = with_mib(mib).unwrap();
-        let expected = format!("/dev/data/db is {mib} MiB instead of 102400 MiB, and is preserved with this size");
+        let expected = format!("/dev/data/db has {mib} MiB instead of 102400 MiB; it is preserved, and not resized");
         assert!(plan.warnings.contains(&expected), "{:?}", plan.warnings);
         assert_eq!(verdicts(&plan)[1..], [DiskVerdict::Keep; 2]);
     }

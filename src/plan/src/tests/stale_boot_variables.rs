@@ -293,8 +293,8 @@ fn second_plan_removes_no_variables() {
     }
 }
 
-/// The entries of drophammer itself: one for the system that is replaced, one for a system on the preserved disk, one for
-/// a partition that does not exist.
+/// The entries of drophammer itself: one for the system that is replaced, one for a system on the preserved disk, one
+/// for a partition that does not exist.
 #[test]
 fn entries_of_preserved_systems_are_not_replaced() {
     let inventory = machine_with(|found| {

@@ -167,8 +167,8 @@ fn reinstall_without_record_erases_no_disk_by_name() {
     assert!(plan.is_ok(), "{}", plan.unwrap_err());
 }
 
-/// The control plane remembers the machine, but neither the control plane nor a marker has a record of a disk. The kernel
-/// names may have changed, so the name in the layout may refer to another disk.
+/// The control plane remembers the machine, but neither the control plane nor a marker has a record of a disk. The
+/// kernel names may have changed, so the name in the layout may refer to another disk.
 #[test]
 fn waived_marker_without_any_record_of_a_disk_erases_no_disk_by_name() {
     let mut inventory = marked();

@@ -30,8 +30,9 @@ pub fn explain_layout_change(
     })
 }
 
-/// Checks that the layout is the one for which the operator has ordered the reinstall with `--change-promise`. With this
-/// option, the layout may wipe disks that the installed layout preserves, so it must not apply to a later layout.
+/// Checks that the layout is the one for which the operator has ordered the reinstall with `--change-promise`. With
+/// this option, the layout may wipe disks that the installed layout preserves, so it must not apply to a later
+/// layout.
 ///
 /// # Errors
 /// Returns the problem with its position in the machine file.

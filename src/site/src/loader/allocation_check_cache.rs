@@ -1,10 +1,10 @@
 //! Cache of the checks of allocations. With ten thousand machines in PostgreSQL, reading all records for a scan of the
 //! directory takes ten seconds, although almost all records are the same as for the previous scan.
 //!
-//! A cached result is valid while the machine file and all other files are unchanged, and the versions in the database
-//! (`store::changed_record_tracking`) show that the machine's records are unchanged. Errors are not cached, nor are results
-//! that depend on registered hardware, because registrations have no versions. During migrations, nothing is cached,
-//! since allocations then belong to other machines than the files say.
+//! A cached result is valid while the machine file and all other files are unchanged, and the versions in the
+//! database (`store::changed_record_tracking`) show that the machine's records are unchanged. Errors are not cached,
+//! nor are results that depend on registered hardware, because registrations have no versions. During migrations,
+//! nothing is cached, since allocations then belong to other machines than the files say.
 
 use super::allocation_check::SettledMachine;
 use crate::operator_files::MachineSpec;
@@ -53,8 +53,8 @@ impl AllocationCheckCache {
         self.results.remove(path);
     }
 
-    /// Removes the results whose records have changed. Removes all results, and caches none, during migrations and if the
-    /// database does not keep versions of records.
+    /// Removes the results whose records have changed. Removes all results, and caches none, during migrations and if
+    /// the database does not keep versions of records.
     pub(super) fn remove_outdated(&mut self, state: &ServerState, has_migrations: bool) {
         let changes = if has_migrations { None } else { state.read_kept_record_changes(self.version).ok().flatten() };
         self.is_disabled = changes.is_none();

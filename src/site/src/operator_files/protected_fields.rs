@@ -20,8 +20,8 @@ pub struct ProtectedFields {
 }
 
 impl ProtectedFields {
-    /// Reads the fields from the text of a machine file. Returns `None` if the text is not YAML, or does not contain the
-    /// id of a machine.
+    /// Reads the fields from the text of a machine file. Returns `None` if the text is not YAML, or does not contain
+    /// the id of a machine.
     pub fn read(text: &str) -> Option<ProtectedFields> {
         let document = parse_unvalidated(text).ok()?;
         let read = |value: &Value| match value {

@@ -100,8 +100,8 @@ impl fmt::Display for Error {
 /// Remedy for a damaged database file, as an appendix to the error message.
 pub(crate) const RESTORE_REMEDY: &str = "; restore an undamaged backup with `drophammer serve restore`";
 
-/// Returns the remedy for a database file that is damaged or cannot be used now, as an appendix to the error message; empty for other
-/// errors.
+/// Returns the remedy for a database file that is damaged or cannot be used now, as an appendix to the error message;
+/// empty for other errors.
 fn sqlite_remedy(error: &rusqlite::Error) -> &'static str {
     use rusqlite::ErrorCode::{DatabaseBusy, DatabaseCorrupt, DiskFull, NotADatabase, SystemIoFailure};
     match error.sqlite_error_code() {

@@ -1,5 +1,5 @@
-//! Faults of PostgreSQL and of servers that share it: a server that stops within a transaction, a hung PostgreSQL, TLS, and
-//! clocks that differ.
+//! Faults of PostgreSQL and of servers that share it: a server that stops within a transaction, a hung PostgreSQL,
+//! TLS, and clocks that differ.
 
 use super::postgres::{disable_group_limit, error_of, new_database, open_at};
 use super::*;

@@ -4,8 +4,8 @@ use super::postgres::{error_of, new_database, open_at};
 use super::*;
 use crate::backup::{back_up_store, restore_database, restore_store};
 
-/// The first server fails after its backup, and the second server cancels an order. PostgreSQL is then lost. The id file
-/// in the directory of the first server records exactly the transactions of the backup, although the backup is
+/// The first server fails after its backup, and the second server cancels an order. PostgreSQL is then lost. The id
+/// file in the directory of the first server records exactly the transactions of the backup, although the backup is
 /// outdated. The canceled order must not be in force again.
 #[test]
 fn order_canceled_at_another_server_is_withheld_after_restore() {

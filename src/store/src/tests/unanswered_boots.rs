@@ -1,5 +1,5 @@
-//! Boot requests of a machine with a reinstall order: requests whose response does not arrive, machines whose agent never
-//! registers, and attempts that do not start.
+//! Boot requests of a machine with a reinstall order: requests whose response does not arrive, machines whose agent
+//! never registers, and attempts that do not start.
 
 use super::*;
 use crate::boot_registration::{EnrollOutcome, RegisteringClient};

@@ -154,8 +154,8 @@ fn undo_log_is_in_reverse_order() {
     );
 }
 
-/// The marker is on the root filesystem. The control plane trusts a marker, so the marker is removed before anything that
-/// is needed to boot the system.
+/// The marker is on the root filesystem. The control plane trusts a marker, so the marker is removed before anything
+/// that is needed to boot the system.
 #[test]
 fn root_is_erased_before_everything_else() {
     let erase = |device: &str| UndoOperation::WipeDeviceEnds(device.into());

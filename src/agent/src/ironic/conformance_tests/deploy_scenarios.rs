@@ -1,5 +1,5 @@
-//! Simulated machines (`step_runner::tests::SimulatedMachine`): their disks are inventories from `testdata`, and their executor records the stages. No code
-//! here can open a device, so the disks of the host are safe.
+//! Simulated machines (`step_runner::tests::SimulatedMachine`): their disks are inventories from `testdata`, and
+//! their executor records the stages. No code here can open a device, so the disks of the host are safe.
 
 use super::super::step_runner::tests::{SimulatedMachine, elsewhere, machine, one_disk};
 use super::super::*;
@@ -53,8 +53,8 @@ pub(crate) fn ran(booted: &Booted, stage: StageName) -> bool {
     booted.simulated.ran.lock().unwrap().contains(&stage)
 }
 
-/// Cleans automatically, and then deploys with the same agent, without a reboot. In between, the conductor forgets the agent, so the agent
-/// repeats the lookup.
+/// Cleans automatically, and then deploys with the same agent, without a reboot. In between, the conductor forgets
+/// the agent, so the agent repeats the lookup.
 pub(crate) fn cleaning(ironic: &mut Ironic) -> String {
     let mac = ironic.enroll("cleaning", "fake", &json!({"cpu_arch": "x86_64"}));
     ironic.target("cleaning", "provide");
@@ -187,7 +187,8 @@ pub(crate) fn undeclared_argument(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Checks that clients without the token, or with an old TLS library, are rejected while a step runs, and that the deploy continues.
+/// Checks that clients without the token, or with an old TLS library, are rejected while a step runs, and that the
+/// deploy continues.
 pub(crate) fn wrong_token(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("stranger", &two_steps());
     ironic.target("stranger", "active");

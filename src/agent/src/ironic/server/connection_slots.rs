@@ -123,7 +123,8 @@ impl OpenSlot {
 }
 
 impl ConnectionSlot {
-    /// Records that a request on this connection had the conductor's token, so that the connection is not closed to free a slot.
+    /// Records that a request on this connection had the conductor's token, so that the connection is not closed to
+    /// free a slot.
     pub(crate) fn record_token(&self) {
         self.place.has_token.store(true, std::sync::atomic::Ordering::Relaxed);
     }

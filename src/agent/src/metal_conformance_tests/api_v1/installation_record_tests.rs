@@ -28,7 +28,8 @@ fn judge_first_installed_by_another_agent() {
     // console password.
     control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }).unwrap();
     assert!(!first.calls().contains(&"Report".to_owned()));
-    // A reinstall is canceled because no marker exists. The machine then remains recorded as installed with its old image.
+    // A reinstall is canceled because no marker exists. The machine then remains recorded as installed with its old
+    // image.
     first.rack.steer("reinstall", &json!({"image": {"id": "debian-12.0.20261101"}}));
     let (control, _) = first.boots();
     assert!(control.wait_for_allocation(PATIENCE).unwrap());

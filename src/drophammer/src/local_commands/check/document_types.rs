@@ -222,8 +222,8 @@ impl DocumentReport {
         is_definition_folder(path).then(|| DocumentReport::check_as(DocumentType::OsDefinition, path, "", None))
     }
 
-    /// Checks a file that is not a layout. Returns `None` for a layout. If NICs are specified, the networks of machine files must match
-    /// these NICs.
+    /// Checks a file that is not a layout. Returns `None` for a layout. If NICs are specified, the networks of
+    /// machine files must match these NICs.
     pub(super) fn check_text(path: &Path, text: &str, nics: Option<&[Nic]>) -> Option<DocumentReport> {
         Some(DocumentReport::check_as(DocumentType::recognize(path, text)?, path, text, nics))
     }

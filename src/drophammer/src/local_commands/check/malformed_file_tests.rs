@@ -1,5 +1,5 @@
-//! Tests that no message about a malformed file contains the wording of the parser's implementation. Each valid document is changed
-//! in all fields, and each changed document is checked as a file of its type.
+//! Tests that no message about a malformed file contains the wording of the parser's implementation. Each valid
+//! document is changed in all fields, and each changed document is checked as a file of its type.
 
 use super::{DocumentReport, DocumentType, read_layouts};
 use crate::local_commands::decode_layouts;

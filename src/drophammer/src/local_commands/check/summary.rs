@@ -7,7 +7,7 @@ use std::path::Path;
 
 impl CheckReport {
     /// Returns the summary line, for example `300 files are valid: 12 layouts, 280 machines, 8 images; no two layouts
-    /// match the same size and image`.
+    /// match the same size and image`, or `2 of 4 files are not valid; checked: 4 machines`.
     pub(super) fn summarize(&self) -> String {
         let (all, invalid) = self.list_files();
         let count = format_count(all.len(), "file", "files");
@@ -20,7 +20,9 @@ impl CheckReport {
         };
         let remarks = self.list_remarks(!invalid.is_empty());
         let remarks: String = remarks.into_iter().map(|remark| format!("; {remark}")).collect();
-        format!("{verdict}: {types}{remarks}", types = self.describe_types())
+        let types = self.describe_types();
+        let checked = if invalid.is_empty() { format!(": {types}") } else { format!("; checked: {types}") };
+        format!("{verdict}{checked}{remarks}")
     }
 
     /// Returns two sets of paths: those of all files, and those of the files with problems.

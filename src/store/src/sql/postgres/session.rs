@@ -69,8 +69,8 @@ impl Session {
         Ok(())
     }
 
-    /// Executes a query and a commit in one round trip, and returns the rows of the query. If the query fails, PostgreSQL
-    /// rolls the transaction back.
+    /// Executes a query and a commit in one round trip, and returns the rows of the query. If the query fails,
+    /// PostgreSQL rolls the transaction back.
     pub(super) async fn query_and_commit(
         &mut self,
         sql: &str,

@@ -12,8 +12,8 @@ const COMMON_OPTIONS: [&str; 3] = ["server", "context", "token-file"];
 /// Values of an environment variable that leave its switch off, as in clap's `FalseyValueParser`.
 const FALSE: [&str; 6] = ["0", "f", "false", "n", "no", "off"];
 
-/// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is
-/// planned and approved.
+/// Commands whose options have no variable, because each option is part of an order or of a change, or determines
+/// what is planned and approved.
 pub(crate) const WITHOUT_VARIABLES: [&str; 20] = [
     "adopt",
     "reinstall",
@@ -78,8 +78,8 @@ pub fn add_variables(command: Command, is_set: IsSet) -> Command {
     add_to_command(command, "", is_set)
 }
 
-/// Returns whether the environment contains a value for the variable. A switch is not set by an empty value, `0`, `false`, `f`, `no`,
-/// `n` or `off`.
+/// Returns whether the environment contains a value for the variable. A switch is not set by an empty value, `0`,
+/// `false`, `f`, `no`, `n` or `off`.
 pub fn is_variable_set(name: &str, option_type: OptionType) -> bool {
     // Subcommands of `serve` ignore the variables of `serve`. Otherwise, if such a variable were set, clap would also
     // require the arguments of `serve DIR`.

@@ -1,6 +1,6 @@
-//! The test cases `witness` and `witness-shared`. From the write log of one reinstall with preserved data, it reconstructs the disks as a
-//! power cut at any moment could have left them. It checks these states without a machine, and also boots a few of
-//! them.
+//! The test cases `witness` and `witness-shared`. From the write log of one reinstall with preserved data, it
+//! reconstructs the disks as a power cut at any moment could have left them. It checks these states without a
+//! machine, and also boots a few of them.
 //!
 //! There are two types of states: the contents of all disks at each flush of a disk, and random states, in which any
 //! subset of the writes in flight has arrived. `DROPHAMMER_SEED` selects other random states, `DROPHAMMER_STATES` sets

@@ -1,4 +1,4 @@
-//! The worker's side of unpacking: parses the tar and sends its members to the agent.
+//! Worker that parses the tar in its sandbox, and sends the members to the agent.
 
 use super::member_frames::{HEAD_BYTES, MemberFrame, ParseProgress, encode_member};
 use super::tar_member::MemberKind;

@@ -1,5 +1,5 @@
-//! Complete state of an allocation: in addition to the database records, the layout that templates generate, the
-//! templates that the hardware does not support, and the approval in force.
+//! Enrichment of the recorded state of an allocation: the layout that templates generate, the templates that the
+//! hardware does not support, and the approval in force.
 
 use super::AppState;
 use http_server::api_error::ApiError;
