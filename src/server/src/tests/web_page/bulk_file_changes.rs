@@ -15,7 +15,7 @@ impl Browser<'_> {
             fields.extend(values(form, name).into_iter().map(|value| (name, value)));
         }
         // The server reads the first of several fields with the same name.
-        self.bulk("/bulk/confirm", &[more, &fields].concat()).await
+        self.bulk("/bulk/confirm", &[more, &fields[..]].concat()).await
     }
 }
 
