@@ -1,6 +1,6 @@
 //! `/machines/ID/allocate`: adds an allocation to the file of a free machine. The new file must pass the checks of the
-//! file editor. Before the file is written, the page shows the plan and requires the name of the machine. Allocations of
-//! several machines in `bulk_actions` use the same checks and fields.
+//! file editor. Before the file is written, the page shows the plan and requires the name of the machine. Allocations
+//! of several machines in `bulk_actions` use the same checks and fields.
 
 use super::machine_file_preview::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};

@@ -299,8 +299,8 @@ pub(crate) async fn free_machine(
     Ok(Json(machine_response(&permit.app, &id, &base).await?))
 }
 
-/// Cancels the machine's reinstall order, removes the allocation from the machine file, and powers the machine off if its
-/// controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
+/// Cancels the machine's reinstall order, removes the allocation from the machine file, and powers the machine off if
+/// its controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
 ///
 /// # Errors
 /// Returns an error if the machine is locked or migrating, or if an installation has passed its point of no return.
