@@ -98,6 +98,13 @@ def check_pages(browser, rack, check):
     browser.click("#bulk button")
     until("the review", lambda: "the number of machines, to confirm" in browser.text())
     check.check("the review of several machines")
+    for action in ("allocate", "lock"):
+        browser.open(rack.url + "/")
+        browser.run("document.querySelector('#all').click(); document.querySelector('#action').value = arguments[0]", action)
+        browser.run("document.querySelector('#bulk select[name=image]').value = 'debian-13.1.20261101'")
+        browser.click("#bulk button")
+        until("the review", lambda: browser.run("return location.pathname") == "/bulk/review")
+        check.check(f"the review of several machines: {action}")
     browser.open(f"{rack.url}/machines/{machine_id(6)}/file")
     browser.type("#text", "x: 1\n")
     browser.click("form.stack button")

@@ -38,8 +38,10 @@ pub(crate) fn require_tools() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let message =
-        format!("the ramdisk lacks {tools}; rebuild the ramdisk with initramfs/build", tools = missing.join(", "));
+    let message = format!(
+        "the ramdisk lacks {tools}; rebuild the ramdisk with scripts/build-ramdisk",
+        tools = missing.join(", ")
+    );
     Err(Error::new(Phase::Settings, message).with_code(ErrorCode::RamdiskToolMissing))
 }
 

@@ -220,7 +220,8 @@ mod tests {
             }
         });
         all.sort();
-        let shared = ["DROPHAMMER_ALL", "DROPHAMMER_JSON", "DROPHAMMER_NO_HEADERS", "DROPHAMMER_WATCH"];
+        let shared =
+            ["DROPHAMMER_ALL", "DROPHAMMER_JSON", "DROPHAMMER_NO_HEADERS", "DROPHAMMER_VERBOSE", "DROPHAMMER_WATCH"];
         for pair in all.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
             assert!(shared.contains(&pair[0].0.as_str()), "{pair:?}");
         }

@@ -46,13 +46,14 @@ pub mod volumes;
 pub(crate) mod watched_output;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
+pub(crate) use connection::ServerOptions;
 pub(crate) use images::{
     ApplyImageOptions, DeleteImageOptions, ListImagesOptions, ModifyImageOptions, ShowImageOptions,
 };
 pub(crate) use reinstall::describe_differences;
 pub(crate) use reinstall_options::ReinstallOverrideOptions;
 pub(crate) use saved_plan_reinstall::fetch_reinstall_preview;
-pub(crate) use subcommand_options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
+pub(crate) use subcommand_options::{LayoutOptions, MachineOptions, VolumeOptions};
 
 use crate::local_commands::plan::{PlanArgs, run_plan};
 use ::api::operator_api::{MachineSummary, RenameRequest};

@@ -1,5 +1,6 @@
 //! `/machines/ID/allocate`: adds an allocation to the file of a free machine. The new file must pass the checks of the
-//! file editor. Before the file is written, the page shows the plan and requires the name of the machine.
+//! file editor. Before the file is written, the page shows the plan and requires the name of the machine. Allocations
+//! of several machines in `bulk_actions` use the same checks and fields.
 
 use super::machine_file_preview::{CheckedText, TextEffect, WRITE, check_text, write_checked_text};
 use super::machine_name_confirmation::{confirmation_name, require_name, show_name_field};
@@ -9,7 +10,7 @@ use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;
-use api::metal_api::machine_file_replacement::{NewAllocation, read_machine_text};
+use api::metal_api::machine_file_replacement::{MachineFileText, NewAllocation, read_machine_text};
 use api::metal_api::machines::check_over_redfish;
 use api::operator_api::find_machine;
 use axum::extract::{Path, State};
@@ -52,7 +53,10 @@ pub(crate) async fn get_allocate(
 }
 
 /// Returns the machine if it is free and not locked.
-fn require_free(machine: MachineSpec) -> Result<MachineSpec, ApiError> {
+///
+/// # Errors
+/// Returns an error with the reason why the machine cannot be allocated.
+pub(crate) fn require_free(machine: MachineSpec) -> Result<MachineSpec, ApiError> {
     let name = confirmation_name(&machine);
     let why = match (&machine.allocation, machine.explain_lock()) {
         (None, None) => return Ok(machine),
@@ -64,7 +68,7 @@ fn require_free(machine: MachineSpec) -> Result<MachineSpec, ApiError> {
 
 /// Reads the allocation from the fields of the form. The id of the allocation is also a field of the form: the digest
 /// of the text depends on this id, so it must not change between preview and confirmation.
-fn parse_allocation(form: &SubmittedForm) -> NewAllocation {
+pub(crate) fn parse_allocation(form: &SubmittedForm) -> NewAllocation {
     let given = |name: &str| form.get(name).trim().to_owned();
     let keys = form.get("ssh_key").lines().map(str::trim).filter(|key| !key.is_empty());
     NewAllocation {
@@ -87,22 +91,14 @@ async fn submit_allocation(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> 
     let ChangeForm { app, person, form, .. } = change;
     let machine = change.find_machine().and_then(require_free)?;
     let new = parse_allocation(form);
-    let file = read_machine_text(app, &machine.id).await.map_err(ApiRefusal::into_error)?;
-    let text = new.add_to(&file).map_err(ApiRefusal::into_error)?;
-    let checked = match new.image.is_empty() {
-        true => CheckedText::Invalid(ErrorCode::Settings.annotate("no image is selected")),
-        false => match check_over_redfish(app, &machine.id).await.map_err(ApiRefusal::into_error) {
-            Ok(()) => check_text(app, base, &machine, &text).await?,
-            Err(error) => CheckedText::Invalid(named_words(app, person, error).1),
-        },
-    };
+    let CheckedAllocation { file, text, checked } = check_allocation(app, base, person, &machine, &new).await?;
     let mut state = AllocateState { machine, new, text, checked, refused: None };
     if form.get("do") == WRITE
         && let Some(described) = state.checked.writable()
     {
         let written = match form.get("shown") == state.checked.digest(&state.text) {
             true => match require_name(&state.machine, form.get("name"), "nothing was allocated") {
-                Ok(()) => write_checked_text(change, &file, &state.text, described).await,
+                Ok(()) => write_checked_text(&change.wait_for_permit().await, &file, &state.text, described).await,
                 Err(error) => Err(error),
             },
             false => {
@@ -116,6 +112,38 @@ async fn submit_allocation(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> 
         }
     }
     Ok(render_form(app, person, &state))
+}
+
+/// Text of a machine file with a new allocation, and the result of its check.
+pub(crate) struct CheckedAllocation {
+    /// The machine file without the allocation.
+    pub file: MachineFileText,
+    pub text: String,
+    pub checked: CheckedText,
+}
+
+/// Adds the allocation to the text of the machine file, and checks the new text. Writes nothing.
+///
+/// # Errors
+/// Returns an error if the file contains a lock or another allocation, or if the check itself fails. Problems of the
+/// allocation are part of the result.
+pub(crate) async fn check_allocation(
+    app: &AppState,
+    base: &BaseUrls,
+    person: &LoggedIn,
+    machine: &MachineSpec,
+    new: &NewAllocation,
+) -> Result<CheckedAllocation, ApiError> {
+    let file = read_machine_text(app, &machine.id).await.map_err(ApiRefusal::into_error)?;
+    let text = new.add_to(&file).map_err(ApiRefusal::into_error)?;
+    let checked = match new.image.is_empty() {
+        true => CheckedText::Invalid(ErrorCode::Settings.annotate("no image is selected")),
+        false => match check_over_redfish(app, &machine.id).await.map_err(ApiRefusal::into_error) {
+            Ok(()) => check_text(app, base, machine, &text).await?,
+            Err(error) => CheckedText::Invalid(named_words(app, person, error).1),
+        },
+    };
+    Ok(CheckedAllocation { file, text, checked })
 }
 
 fn render_form(app: &AppState, person: &LoggedIn, state: &AllocateState) -> Response {
@@ -143,6 +171,13 @@ fn show_fields(directory: &SiteSnapshot, new: &NewAllocation) -> Markup {
         input type="hidden" name="allocation" value=(new.id);
         label for="hostname" { "Hostname" }
         input #hostname name="hostname" value=(new.hostname) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+        (show_common_fields(directory, new))
+    }
+}
+
+/// Renders the fields that can have the same values for several machines.
+pub(crate) fn show_common_fields(directory: &SiteSnapshot, new: &NewAllocation) -> Markup {
+    html! {
         (show_image_fields(directory, "select", &new.image, &new.layout))
         label for="ssh_key" { "SSH public keys, one per line" }
         textarea #ssh_key name="ssh_key" rows="3" spellcheck="false" { "\n" (new.ssh_pub_keys.join("\n")) }

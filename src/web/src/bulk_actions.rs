@@ -1,33 +1,28 @@
-//! `/bulk/review` and `/bulk/confirm`: reinstalls of several machines, cancellation of several orders, and power
-//! actions. The checks of each machine are the same as for an action on its own page. `bulk_pages` renders the pages.
+//! `/bulk/review` and `/bulk/confirm`: actions on several machines, such as reinstalls, allocations, locks and power
+//! actions. `bulk_review` determines the effect of an action on each machine, and `bulk_pages` renders the pages.
 
-use super::allocation_differences::AllocationChanges;
+use super::allocate::parse_allocation;
 use super::bulk_pages::{BulkResults, show_review};
+use super::bulk_review::{RefusedMachine, ReviewedMachine, reinstall_request};
 use super::page_frame::{self, named_words};
-use super::plan_preview::PlanPreview;
 use super::power_lock_and_free_page::POWER_ACTIONS;
-use super::reinstall::{ReinstallPreview, preview_digest, preview_reinstall};
 use super::session::LoggedIn;
 use super::submitted_forms::{ChangeForm, SubmittedForm};
 use api::AppState;
 use api::access::set_audited_object;
 use api::base_url::BaseUrls;
-use api::display_phase::DisplayPhase;
-use api::operator_api::reinstalls::{self, ReinstallRequest};
-use api::operator_api::{OperatorAuth, find_machine, summarize_machine};
+use api::metal_api::machine_file_replacement::NewAllocation;
+use api::metal_api::{ApiRefusal, EditPermit, machine_lock, machines};
+use api::operator_api::OperatorAuth;
+use api::operator_api::reinstalls;
 use api::power;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use bmc::PowerAction;
-use common::error_code::ErrorCode;
 use common::format::format_count;
 use http_server::api_error::ApiError;
-use http_server::client_address::ClientAddress;
-use plan::DiskVerdict;
-use plan::request_from_allocation::preview::PreviewPlan;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -44,30 +39,29 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(45);
 pub(crate) enum BulkAction {
     /// Order reinstalls with this image.
     Reinstall(String),
+    /// Add this allocation to the machine files. The id of the allocation and the hostname differ between the machines.
+    Allocate(NewAllocation),
+    /// Cancel the reinstall orders.
     Cancel,
+    /// Remove the allocations from the machine files.
+    Free,
+    /// Lock the machines with this reason, which is empty until the confirmation.
+    Lock(String),
+    Unlock,
     Power(PowerAction),
 }
 
-/// Machine on which the action can be carried out, with the effect of the action.
-pub(crate) struct ReviewedMachine {
-    pub id: String,
-    pub name: String,
-    /// Phase of the machine, which a power action may interrupt. `None` for other actions.
-    pub phase: Option<DisplayPhase>,
-    /// Number of bytes that would be lost, and the disks that would be wiped.
-    pub lost: u64,
-    pub wiped: Vec<String>,
-    /// Reason why the plan is only a prediction.
-    pub foreseen: Option<&'static str>,
-    /// Digest of the plan. The action is refused if the digest has changed since the plan was shown.
-    pub digest: String,
+/// Reason why a machine was not changed.
+enum UnchangedReason {
+    /// The time limit was reached first.
+    TimeLimit,
+    Refused(ApiError),
 }
 
-/// Machine on which the action cannot be carried out, with the reason.
-pub(crate) struct RefusedMachine {
-    pub id: String,
-    pub name: String,
-    pub reason: String,
+impl From<ApiError> for UnchangedReason {
+    fn from(error: ApiError) -> UnchangedReason {
+        UnchangedReason::Refused(error)
+    }
 }
 
 /// Time after which a request does not process further machines.
@@ -86,7 +80,12 @@ impl BulkAction {
         match (form.get("action"), form.get("image")) {
             ("reinstall", "") => Err(ApiError::bad_request("nothing was ordered: no image is selected")),
             ("reinstall", image) => Ok(BulkAction::Reinstall(image.to_owned())),
+            ("allocate", "") => Err(ApiError::bad_request("nothing was allocated: no image is selected")),
+            ("allocate", _) => Ok(BulkAction::Allocate(parse_allocation(form))),
             ("cancel", _) => Ok(BulkAction::Cancel),
+            ("free", _) => Ok(BulkAction::Free),
+            ("lock", _) => Ok(BulkAction::Lock(form.get("reason").trim().to_owned())),
+            ("unlock", _) => Ok(BulkAction::Unlock),
             (word, _) => {
                 let action = POWER_ACTIONS.iter().find(|(_, power, _)| *power == word);
                 let action = action.ok_or_else(|| ApiError::bad_request("the form has no action"))?;
@@ -95,21 +94,35 @@ impl BulkAction {
         }
     }
 
-    pub(crate) fn word(&self) -> &'static str {
+    fn word(&self) -> &'static str {
         match self {
             BulkAction::Reinstall(_) => "reinstall",
+            BulkAction::Allocate(_) => "allocate",
             BulkAction::Cancel => "cancel",
+            BulkAction::Free => "free",
+            BulkAction::Lock(_) => "lock",
+            BulkAction::Unlock => "unlock",
             BulkAction::Power(action) => {
                 POWER_ACTIONS.iter().find(|(power, ..)| power == action).map_or("", |(_, word, _)| word)
             }
         }
     }
 
-    pub(crate) fn image(&self) -> &str {
+    /// Returns the names and the values of the form fields that describe the action. The reason of a lock is not
+    /// included, because it is entered with the confirmation.
+    pub(crate) fn form_fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![("action", self.word().to_owned())];
         match self {
-            BulkAction::Reinstall(image) => image,
-            BulkAction::Cancel | BulkAction::Power(_) => "",
+            BulkAction::Reinstall(image) => fields.push(("image", image.clone())),
+            BulkAction::Allocate(new) => fields.extend([
+                ("image", new.image.clone()),
+                ("layout", new.layout.clone()),
+                ("ssh_key", new.ssh_pub_keys.join("\n")),
+                ("user_data", new.user_data.clone()),
+            ]),
+            _ => {}
         }
+        fields
     }
 
     /// Returns the title of the action on a number of machines, such as `Reinstall 3 machines with debian-13`.
@@ -117,7 +130,11 @@ impl BulkAction {
         let machines = format_count(count, "machine", "machines");
         match self {
             BulkAction::Reinstall(image) => format!("Reinstall {machines} with {image}"),
+            BulkAction::Allocate(new) => format!("Allocate {machines} and install {}", new.image),
             BulkAction::Cancel => format!("Cancel the orders of {machines}"),
+            BulkAction::Free => format!("Free {machines}"),
+            BulkAction::Lock(_) => format!("Lock {machines}"),
+            BulkAction::Unlock => format!("Unlock {machines}"),
             BulkAction::Power(PowerAction::On) => format!("Switch on {machines}"),
             BulkAction::Power(PowerAction::Off) => format!("Switch off {machines}"),
             BulkAction::Power(PowerAction::Cycle) => format!("Switch {machines} off and on"),
@@ -125,119 +142,98 @@ impl BulkAction {
         }
     }
 
-    fn request(&self, id: &str) -> ReinstallRequest {
-        ReinstallRequest { id: id.to_owned(), imageid: self.image().to_owned(), ..ReinstallRequest::default() }
-    }
-
-    /// Returns the effect on a machine. The error is the reason why the action cannot be carried out.
-    async fn review(&self, app: &AppState, base: &BaseUrls, id: &str) -> Result<ReviewedMachine, ApiError> {
-        let machine = find_machine(app, id)?;
-        let reviewed = ReviewedMachine {
-            id: machine.id.clone(),
-            name: app.directory().display_name(&machine.id).to_owned(),
-            phase: None,
-            lost: 0,
-            wiped: Vec::new(),
-            foreseen: None,
-            digest: String::new(),
-        };
+    /// Returns the heading of the list of changed machines.
+    pub(crate) fn result_heading(&self) -> &'static str {
         match self {
-            BulkAction::Reinstall(_) => self.review_reinstall(app, base, reviewed).await,
-            BulkAction::Cancel => {
-                let order = summarize_machine(app, &machine).await?.order;
-                let order = order.ok_or_else(|| ApiError::not_found("no reinstall is ordered"))?;
-                let started = || Err(reinstalls::already_started(&order));
-                if order.started { started() } else { Ok(ReviewedMachine { digest: order.id.clone(), ..reviewed }) }
-            }
-            BulkAction::Power(_) if machine.bmc.is_none() => {
-                let why = "the machine file does not name a management controller: add `bmc`";
-                Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ManagementController))
-            }
-            BulkAction::Power(_) => {
-                let phase = DisplayPhase::current(app, &summarize_machine(app, &machine).await?);
-                Ok(ReviewedMachine { phase: Some(phase), digest: phase.word.to_owned(), ..reviewed })
-            }
+            BulkAction::Reinstall(_) => "Reinstall ordered",
+            BulkAction::Allocate(_) => "Allocated",
+            BulkAction::Cancel => "Order canceled",
+            BulkAction::Free => "Freed",
+            BulkAction::Lock(_) => "Locked",
+            BulkAction::Unlock => "Unlocked",
+            BulkAction::Power(PowerAction::Pxe) => "PXE selected",
+            BulkAction::Power(_) => "Switched",
         }
     }
 
-    /// Returns the effect of a reinstall on a machine.
-    async fn review_reinstall(
-        &self,
-        app: &AppState,
-        base: &BaseUrls,
-        reviewed: ReviewedMachine,
-    ) -> Result<ReviewedMachine, ApiError> {
-        let ReinstallPreview { plan, changes } = preview_reinstall(app, base, &self.request(&reviewed.id)).await?;
-        match plan {
-            PlanPreview::Refused(why) => {
-                let reasons = why.lines().next().unwrap_or_default();
-                Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is refused: {reasons}")))
+    /// Checks the fields of the confirmation.
+    fn check_confirmation(&self, typed: &str, count: usize) -> Result<(), ApiError> {
+        if typed.trim() != count.to_string() {
+            let why = format!("nothing was changed: {typed:?} was typed, but the number of machines is {count}");
+            return Err(ApiError::bad_request(why));
+        }
+        match self {
+            BulkAction::Lock(reason) if reason.is_empty() => {
+                Err(ApiError::bad_request("nothing was changed: a lock requires a reason"))
             }
-            PlanPreview::Unknown(why) => {
-                Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is unknown: {why}")))
-            }
-            PlanPreview::Planned(planned, _) => {
-                if let Some(why) = explain_individual_review(&planned, &changes) {
-                    let why = format!("order this reinstall on the machine's page: {why}");
-                    return Err(ApiError::new(StatusCode::CONFLICT, why));
-                }
-                let wiped = planned
-                    .disks
-                    .iter()
-                    .filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::PartlyKept));
-                Ok(ReviewedMachine {
-                    lost: planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes)),
-                    wiped: wiped.map(|disk| format!("{} {}", disk.device, disk.serial)).collect(),
-                    foreseen: planned.foreseen,
-                    digest: preview_digest(&planned, &changes),
-                    ..reviewed
-                })
-            }
+            _ => Ok(()),
         }
     }
 
     /// Carries out the action on a machine, provided that the action still has the effect that was shown. The time
-    /// limit applies only to the review; a change that has started is completed. Returns `None` if the time limit is
-    /// reached before the change.
+    /// limit applies only to the review; a change that has started is completed.
     async fn carry_out(
         &self,
-        app: &Arc<AppState>,
+        change: &ChangeForm<FORM_BYTES>,
         base: &BaseUrls,
-        peer: ClientAddress,
+        reviewed: (&str, &str),
+        limit: TimeLimit,
+    ) -> Result<(), UnchangedReason> {
+        let (app, peer) = (&change.app, change.peer);
+        match self {
+            BulkAction::Reinstall(image) => {
+                let machine = self.review_again(change, base, reviewed, limit).await?;
+                reinstalls::place_order(app, peer, &reinstall_request(&machine.id, image)).await?;
+            }
+            BulkAction::Allocate(_) => {
+                let machine = self.review_again(change, base, reviewed, limit).await?;
+                machine.write_file(&change.wait_for_permit().await).await?;
+            }
+            BulkAction::Cancel => {
+                let id = Path(self.review_again(change, base, reviewed, limit).await?.id);
+                reinstalls::cancel_reinstall(State(app.clone()), id, OperatorAuth, peer).await?;
+            }
+            BulkAction::Free => {
+                // While this request holds the permit, no other request changes the reviewed allocation or lock.
+                let permit = wait_for_permit(change, limit).await?;
+                let machine = self.review_again(change, base, reviewed, limit).await?;
+                machines::remove_allocation(&permit, &machine.id).await.map_err(ApiRefusal::into_error)?;
+            }
+            BulkAction::Lock(_) | BulkAction::Unlock => {
+                let permit = wait_for_permit(change, limit).await?;
+                let machine = self.review_again(change, base, reviewed, limit).await?;
+                let reason = if let BulkAction::Lock(reason) = self { Some(reason.as_str()) } else { None };
+                machine_lock::set_lock(&permit, &machine.id, reason).await.map_err(ApiRefusal::into_error)?;
+            }
+            BulkAction::Power(action) => {
+                let machine = self.review_again(change, base, reviewed, limit).await?;
+                power::switch_as_requested(app, &machine.id, *action, peer).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reviews the machine, and checks that the effect is the one that was shown.
+    async fn review_again(
+        &self,
+        change: &ChangeForm<FORM_BYTES>,
+        base: &BaseUrls,
         (id, shown): (&str, &str),
         limit: TimeLimit,
-    ) -> Option<Result<(), ApiError>> {
-        match limit.run(self.review(app, base, id)).await? {
-            Err(error) => return Some(Err(error)),
-            Ok(reviewed) if reviewed.digest != shown => {
-                let why = "the plan, the order or the phase has changed since it was shown; review the machine again";
-                return Some(Err(ApiError::new(StatusCode::CONFLICT, why)));
-            }
-            Ok(_) => {}
+    ) -> Result<ReviewedMachine, UnchangedReason> {
+        let review = self.review(&change.app, base, &change.person, (id, Some(shown)));
+        let reviewed = limit.run(review).await.ok_or(UnchangedReason::TimeLimit)??;
+        if reviewed.digest != shown {
+            let why = "the plan, the order, the machine file or the phase has changed since it was shown; review the machine again";
+            return Err(ApiError::new(StatusCode::CONFLICT, why).into());
         }
-        Some(match self {
-            BulkAction::Reinstall(_) => reinstalls::place_order(app, peer, &self.request(id)).await.map(drop),
-            BulkAction::Power(action) => power::switch_as_requested(app, &id.to_lowercase(), *action, peer).await,
-            BulkAction::Cancel => {
-                reinstalls::cancel_reinstall(State(app.clone()), Path(id.to_owned()), OperatorAuth, peer)
-                    .await
-                    .map(drop)
-            }
-        })
+        Ok(reviewed)
     }
 }
 
-/// Returns the reason why the operator must review a reinstall on the page of its machine, which shows more details
-/// than the table of this page. Returns `None` if the table shows all effects.
-fn explain_individual_review(planned: &PreviewPlan, changes: &AllocationChanges) -> Option<&'static str> {
-    let dismantles = planned.plan.as_ref().is_some_and(|plan| !plan.dismantled.is_empty());
-    let recreates = planned.disks.iter().any(|disk| disk.verdict == DiskVerdict::Make);
-    match () {
-        () if changes.is_unrecorded => Some("the server has no record of the installed allocation"),
-        () if dismantles => Some("an array or volume group will be dismantled"),
-        () if recreates => Some("a disk that would be preserved is blank, and will be recreated"),
-        () => None,
-    }
+/// Waits for the permit to change files.
+async fn wait_for_permit(change: &ChangeForm<FORM_BYTES>, limit: TimeLimit) -> Result<EditPermit, UnchangedReason> {
+    limit.run(change.wait_for_permit()).await.ok_or(UnchangedReason::TimeLimit)
 }
 
 /// Checks that at least one machine and not too many machines are selected.
@@ -260,7 +256,7 @@ pub(crate) async fn post_review(base: BaseUrls, change: ChangeForm<FORM_BYTES>) 
         let limit = TimeLimit(Instant::now() + TIME_LIMIT);
         let (mut reviewed, mut refused, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         for id in ids {
-            match limit.run(action.review(app, &base, &id)).await {
+            match limit.run(action.review(app, &base, person, (id.as_str(), None))).await {
                 Some(Ok(machine)) => reviewed.push(machine),
                 Some(Err(error)) => refused.push(refuse_machine(app, person, id, error)),
                 None => unreached.push(id),
@@ -281,24 +277,21 @@ fn refuse_machine(app: &AppState, person: &LoggedIn, id: String, error: ApiError
 /// `POST /bulk/confirm`: carries out the action, and lists the result of each machine.
 pub(crate) async fn post_confirm(base: BaseUrls, change: ChangeForm<FORM_BYTES>) -> Response {
     let done = async {
-        let ChangeForm { app, person, peer, form, .. } = &change;
+        let ChangeForm { app, person, form, .. } = &change;
         let action = BulkAction::parse(form)?;
         let machines: Vec<(&str, &str)> = form.get_all("machine").zip(form.get_all("shown")).collect();
         check_count(machines.len())?;
         set_audited_object(&machines.iter().map(|(id, _)| *id).collect::<Vec<_>>().join(", "));
-        if form.get("count").trim() != machines.len().to_string() {
-            let (typed, count) = (form.get("count"), machines.len());
-            return Err(ApiError::bad_request(format!(
-                "nothing was changed: {typed:?} was typed, but the number of machines is {count}"
-            )));
-        }
+        action.check_confirmation(form.get("count"), machines.len())?;
         let limit = TimeLimit(Instant::now() + TIME_LIMIT);
         let mut results = BulkResults::default();
         for (id, shown) in machines {
-            match action.carry_out(app, &base, *peer, (id, shown), limit).await {
-                Some(Ok(())) => results.changed.push((id.to_owned(), app.directory().display_name(id).to_owned())),
-                Some(Err(error)) => results.refused.push(refuse_machine(app, person, id.to_owned(), error)),
-                None => results.unreached.push(id.to_owned()),
+            match action.carry_out(&change, &base, (id, shown), limit).await {
+                Ok(()) => results.changed.push((id.to_owned(), app.directory().display_name(id).to_owned())),
+                Err(UnchangedReason::Refused(error)) => {
+                    results.refused.push(refuse_machine(app, person, id.to_owned(), error));
+                }
+                Err(UnchangedReason::TimeLimit) => results.unreached.push(id.to_owned()),
             }
         }
         let main = results.show(app, person, &action);

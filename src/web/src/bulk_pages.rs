@@ -1,10 +1,11 @@
 //! Pages of actions on several machines: the review with its confirmation, and the results.
 
-use super::bulk_actions::{BulkAction, RefusedMachine, ReviewedMachine, TIME_LIMIT};
+use super::allocate::show_common_fields;
+use super::bulk_actions::{BulkAction, TIME_LIMIT};
+use super::bulk_review::{RefusedMachine, ReviewedMachine};
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
-use bmc::PowerAction;
 use common::format::{format_bytes, format_count};
 use maud::{Markup, html};
 use plan::request_from_allocation::preview::PREVIEW_REMARK;
@@ -18,39 +19,99 @@ pub(crate) fn show_review(
     refused: &[RefusedMachine],
     unreached: &[String],
 ) -> Markup {
-    let lost = reviewed.iter().fold(0, |sum: u64, machine| sum.saturating_add(machine.lost));
     let count = reviewed.len();
     html! {
         p { a href="/" { "Machines" } }
         h1 { (action.title(count)) }
+        (show_allocation_form(app, person, action, (reviewed, refused, unreached)))
         (show_refused("Machines that will be skipped", refused))
         (show_unreached(app, person, action, unreached))
         @if !reviewed.is_empty() {
-            @if let BulkAction::Reinstall(_) = action { p { strong { "Data lost: " (format_bytes(lost)) } } }
-            div.scroll tabindex="0" { table.cards {
-                thead { tr {
-                    th { "Machine" }
-                    @if let BulkAction::Power(_) = action { th { "Phase" } }
-                    @if let BulkAction::Reinstall(_) = action { th.number { "Data lost" } th { "Wiped disks" } }
-                } }
-                @for machine in reviewed {
-                    tr {
-                        td { a href={ "/machines/" (machine.id) } { (machine.name) } }
-                        @if let Some(phase) = machine.phase {
-                            td.phase.(phase.kind.css_class()) data-label="Phase" { span.word { (phase.word) } }
-                        }
-                        @if let BulkAction::Reinstall(_) = action {
-                            td.number data-label="Data lost" { (format_bytes(machine.lost)) }
-                            td data-label="Wiped disks" {
-                                (if machine.wiped.is_empty() { "none".to_owned() } else { machine.wiped.join(", ") })
-                                @if let Some(why) = machine.foreseen { p.faint { (why) ": " (PREVIEW_REMARK) } }
-                            }
+            (show_effect(action, reviewed))
+            (show_reviewed(action, reviewed))
+            (show_confirmation(person, action, reviewed))
+        }
+    }
+}
+
+/// Renders the fields of an allocation, and a button that reviews all selected machines again with these fields.
+fn show_allocation_form(
+    app: &AppState,
+    person: &LoggedIn,
+    action: &BulkAction,
+    (reviewed, refused, unreached): (&[ReviewedMachine], &[RefusedMachine], &[String]),
+) -> Markup {
+    let BulkAction::Allocate(new) = action else { return html! {} };
+    let ids = reviewed.iter().map(|machine| &machine.id).chain(refused.iter().map(|machine| &machine.id));
+    html! {
+        form.stack method="post" action="/bulk/review" {
+            (page_frame::form_token(person))
+            input type="hidden" name="action" value="allocate";
+            @for id in ids.chain(unreached) { input type="hidden" name="machine" value=(id); }
+            (show_common_fields(&app.directory(), new))
+            p { button { "Review again" } " " span.faint { "Nothing is written yet. The name of each machine becomes its hostname." } }
+        }
+    }
+}
+
+/// Explains the effect that all machines have in common.
+fn show_effect(action: &BulkAction, reviewed: &[ReviewedMachine]) -> Markup {
+    let lost = reviewed.iter().fold(0, |sum: u64, machine| sum.saturating_add(machine.lost));
+    html! {
+        @match action {
+            BulkAction::Allocate(new) => p.problem {
+                "The machines will be installed with " (new.image) ": at once if they wait in the ramdisk, and otherwise at their next boot over PXE."
+            },
+            BulkAction::Free => p {
+                "Removes the allocations from the machine files, and switches a machine off if its management controller is known. "
+                "The disks are unchanged until the machines are allocated and installed again."
+            },
+            BulkAction::Lock(_) => p {
+                "Nothing can be ordered for a locked machine, and it can be neither freed nor allocated. The reason is written to the machine files."
+            },
+            BulkAction::Reinstall(_) | BulkAction::Cancel | BulkAction::Unlock | BulkAction::Power(_) => {}
+        }
+        @if has_plans(action) { p { strong { "Data lost: " (format_bytes(lost)) } } }
+    }
+}
+
+/// Returns whether the action installs the machines, so that the review shows their plans.
+fn has_plans(action: &BulkAction) -> bool {
+    matches!(action, BulkAction::Reinstall(_) | BulkAction::Allocate(_))
+}
+
+/// Renders a row for each machine on which the action can be carried out.
+fn show_reviewed(action: &BulkAction, reviewed: &[ReviewedMachine]) -> Markup {
+    let detail = match action {
+        BulkAction::Free => Some("Installed image"),
+        BulkAction::Unlock => Some("Locked because"),
+        _ => None,
+    };
+    html! {
+        div.scroll tabindex="0" { table.cards {
+            thead { tr {
+                th { "Machine" }
+                @if reviewed.iter().any(|machine| machine.phase.is_some()) { th { "Phase" } }
+                @if let Some(title) = detail { th { (title) } }
+                @if has_plans(action) { th.number { "Data lost" } th { "Wiped disks" } }
+            } }
+            @for machine in reviewed {
+                tr {
+                    td { a href={ "/machines/" (machine.id) } { (machine.name) } }
+                    @if let Some(phase) = machine.phase {
+                        td.phase.(phase.kind.css_class()) data-label="Phase" { span.word { (phase.word) } }
+                    }
+                    @if let Some(title) = detail { td.words data-label=(title) { (machine.detail) } }
+                    @if has_plans(action) {
+                        td.number data-label="Data lost" { (format_bytes(machine.lost)) }
+                        td data-label="Wiped disks" {
+                            (if machine.wiped.is_empty() { "none".to_owned() } else { machine.wiped.join(", ") })
+                            @if let Some(why) = machine.foreseen { p.faint { (why) ": " (PREVIEW_REMARK) } }
                         }
                     }
                 }
-            } }
-            (show_confirmation(person, action, reviewed))
-        }
+            }
+        } }
     }
 }
 
@@ -60,17 +121,25 @@ fn show_confirmation(person: &LoggedIn, action: &BulkAction, reviewed: &[Reviewe
     html! {
         form.stack method="post" action="/bulk/confirm" {
             (page_frame::form_token(person))
-            input type="hidden" name="action" value=(action.word());
-            input type="hidden" name="image" value=(action.image());
+            (show_action_fields(action))
             @for machine in reviewed {
                 input type="hidden" name="machine" value=(machine.id);
                 input type="hidden" name="shown" value=(machine.digest);
+            }
+            @if let BulkAction::Lock(reason) = action {
+                label for="reason" { "Reason" }
+                input #reason name="reason" value=(reason) autocomplete="off" required;
             }
             label for="count" { "Type " strong { (count) } ", the number of machines, to confirm" }
             input #count name="count" data-name=(count) inputmode="numeric" autocomplete="off" required;
             button.danger { (action.title(count)) }
         }
     }
+}
+
+/// Renders hidden fields that describe the action.
+fn show_action_fields(action: &BulkAction) -> Markup {
+    html! { @for (name, value) in action.form_fields() { input type="hidden" name=(name) value=(value); } }
 }
 
 fn show_refused(title: &str, refused: &[RefusedMachine]) -> Markup {
@@ -96,8 +165,7 @@ fn show_unreached(app: &AppState, person: &LoggedIn, action: &BulkAction, unreac
             p.words { (unreached.iter().map(|id| directory.display_name(id)).collect::<Vec<_>>().join(", ")) }
             form method="post" action="/bulk/review" {
                 (page_frame::form_token(person))
-                input type="hidden" name="action" value=(action.word());
-                input type="hidden" name="image" value=(action.image());
+                (show_action_fields(action))
                 @for id in unreached { input type="hidden" name="machine" value=(id); }
                 button { "Review " (format_count(unreached.len(), "machine", "machines")) " again…" }
             }
@@ -119,12 +187,6 @@ impl BulkResults {
     /// Renders the results.
     pub(crate) fn show(&self, app: &AppState, person: &LoggedIn, action: &BulkAction) -> Markup {
         let BulkResults { changed, refused, unreached } = self;
-        let done = match action {
-            BulkAction::Reinstall(_) => "Reinstall ordered",
-            BulkAction::Cancel => "Order canceled",
-            BulkAction::Power(PowerAction::Pxe) => "PXE selected",
-            BulkAction::Power(_) => "Switched",
-        };
         let count = changed.len() + refused.len() + unreached.len();
         html! {
             p { a href="/" { "Machines" } }
@@ -132,7 +194,7 @@ impl BulkResults {
             (show_unreached(app, person, action, unreached))
             (show_refused("Unchanged machines", refused))
             @if !changed.is_empty() {
-                h2 { (done) ": " (changed.len()) }
+                h2 { (action.result_heading()) ": " (changed.len()) }
                 ul { @for (id, name) in changed { li { a href={ "/machines/" (id) } { (name) } } } }
             }
         }

@@ -72,7 +72,7 @@ async fn submit_text(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> Result
     let mut state = EditorState { machine, file, text, checked, refused: None };
     if let Some(new) = state.checked.writable().filter(|_| is_confirmed && !form.get("name").is_empty()) {
         let written = match require_name(&state.machine, form.get("name"), "nothing was written") {
-            Ok(()) => write_checked_text(change, &state.file, &state.text, new).await,
+            Ok(()) => write_checked_text(&change.wait_for_permit().await, &state.file, &state.text, new).await,
             Err(error) => Err(error),
         };
         match written.map_err(|error| named_words(app, person, error)) {

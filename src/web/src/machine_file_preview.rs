@@ -3,14 +3,14 @@
 
 use super::page_frame::operator_words;
 use super::plan_preview::{self, PlanPreview};
-use super::submitted_forms::ChangeForm;
 use api::base_url::BaseUrls;
 use api::install_state_enrichment::read_full_state;
-use api::metal_api::ApiRefusal;
 use api::metal_api::document_edits::hex_digest;
 use api::metal_api::machine_file_replacement::{
     MachineFileText, check_machine_text, recheck_machine, replace_machine_text,
 };
+use api::metal_api::{ApiRefusal, EditPermit};
+use api::operator_api::find_machine;
 use api::{AppState, access};
 use axum::http::StatusCode;
 use common::error_code::ErrorCode;
@@ -140,19 +140,18 @@ async fn find_effect(app: &AppState, base: &BaseUrls, machine: &MachineSpec) -> 
 ///
 /// # Errors
 /// Returns status 409 if the file has changed since it was read, and 422 if the text has become invalid.
-pub(crate) async fn write_checked_text<const BYTES: usize>(
-    change: &ChangeForm<BYTES>,
+pub(crate) async fn write_checked_text(
+    permit: &EditPermit,
     file: &MachineFileText,
     text: &str,
     checked: &MachineSpec,
 ) -> Result<(), ApiError> {
-    let permit = change.wait_for_permit().await;
-    let current = change.find_machine()?;
-    recheck_machine(&change.app, &current.id, checked).await.map_err(ApiRefusal::into_error)?;
-    if let Some(why) = explain_kept_allocation(&change.app, &current, checked).await? {
+    let current = find_machine(&permit.app, &checked.id)?;
+    recheck_machine(&permit.app, &current.id, checked).await.map_err(ApiRefusal::into_error)?;
+    if let Some(why) = explain_kept_allocation(&permit.app, &current, checked).await? {
         return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why));
     }
-    replace_machine_text(&permit, &current.id, file, text).await.map_err(ApiRefusal::into_error)
+    replace_machine_text(permit, &current.id, file, text).await.map_err(ApiRefusal::into_error)
 }
 
 /// Returns the reason why an edited file must not remove or replace the machine's allocation; `None` if the change is

@@ -247,13 +247,17 @@ fn show_bulk_form(app: &AppState, person: &LoggedIn) -> Markup {
             label.faint for="action" #selected { "Selected machines" }
             select #action name="action" {
                 option value="reinstall" { "Reinstall with" }
+                option value="allocate" { "Allocate with" }
                 option value="cancel" { "Cancel the order" }
+                option value="free" { "Free" }
+                option value="lock" { "Lock" }
+                option value="unlock" { "Unlock" }
                 option value="on" { "Switch on" }
                 option value="cycle" { "Switch off and on" }
                 option value="off" { "Switch off" }
                 option value="pxe" { "Boot over PXE next time" }
             }
-            select name="image" aria-label="Image of the reinstall" {
+            select name="image" aria-label="Image to install" {
                 option value="" { "image" }
                 @for image in app.directory().known.listed_images() { option value=(image) { (image) } }
             }

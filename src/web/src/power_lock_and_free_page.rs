@@ -6,7 +6,6 @@ use super::page_frame;
 use super::session::LoggedIn;
 use super::submitted_forms::ChangeForm;
 use api::AppState;
-use api::base_url::BaseUrls;
 use api::metal_api::{machine_lock, machines};
 use api::operator_api::find_machine;
 use api::power;
@@ -146,7 +145,7 @@ pub(crate) async fn post_lock(change: ChangeForm) -> Response {
 }
 
 /// `POST /machines/{id}/free`: removes the allocation, as `DELETE /v1/machine/{id}/free` does.
-pub(crate) async fn post_free(base: BaseUrls, change: ChangeForm) -> Response {
+pub(crate) async fn post_free(change: ChangeForm) -> Response {
     let done = async {
         let permit = change.wait_for_permit().await;
         let machine = change.find_machine()?;
@@ -155,8 +154,8 @@ pub(crate) async fn post_free(base: BaseUrls, change: ChangeForm) -> Response {
         if change.form.get("allocation") != own.unwrap_or_default() {
             return Err(changed_since("the allocation"));
         }
-        let freed = machines::free_machine(Path(machine.id.clone()), base, permit).await;
-        freed.map(|_| machine.id).map_err(|refusal| refusal.into_error())
+        let freed = machines::remove_allocation(&permit, &machine.id).await;
+        freed.map(|()| machine.id).map_err(|refusal| refusal.into_error())
     };
     change.respond(done.await)
 }

@@ -288,21 +288,30 @@ fn requested_field(path: &str) -> String {
     REQUEST_FIELDS.iter().find(|(_, ours)| *ours == name).map(|(field, _)| format!("{field}{rest}")).unwrap_or_default()
 }
 
-/// `DELETE /v1/machine/{id}/free`: cancels the machine's reinstall order, removes the allocation from the machine
-/// file, and powers the machine off if its controller is known. At its next boot over PXE, the machine boots the
-/// ramdisk and waits. Its disks are preserved.
-pub async fn free_machine(
+/// `DELETE /v1/machine/{id}/free`: frees a machine. The request has no effect if the machine is free.
+pub(crate) async fn free_machine(
     Path(id): Path<String>,
     base: BaseUrls,
     permit: EditPermit,
 ) -> ApiResult<Json<MachineResponse>> {
-    let (id, EditPermit { app, peer, directory, .. }) = (id.to_lowercase(), &permit);
-    let machine = directory.find_machine(&id).ok_or_else(|| unknown_machine(directory, &id))?;
+    let id = id.to_lowercase();
+    remove_allocation(&permit, &id).await?;
+    Ok(Json(machine_response(&permit.app, &id, &base).await?))
+}
+
+/// Cancels the machine's reinstall order, removes the allocation from the machine file, and powers the machine off if
+/// its controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
+///
+/// # Errors
+/// Returns an error if the machine is locked or migrating, or if an installation has passed its point of no return.
+pub async fn remove_allocation(permit: &EditPermit, id: &str) -> ApiResult<()> {
+    let EditPermit { app, peer, directory, .. } = permit;
+    let machine = directory.find_machine(id).ok_or_else(|| unknown_machine(directory, id))?;
     if let Some(why) = machine.explain_lock() {
         return Err(ApiRefusal::unprocessable(format!("machine is {why}")).with_error_code(ErrorCode::MachineLocked));
     }
-    check_no_migration(app, &id).await?;
-    let Some(allocation) = &machine.allocation else { return Ok(Json(machine_response(app, &id, &base).await?)) };
+    check_no_migration(app, id).await?;
+    let Some(allocation) = &machine.allocation else { return Ok(()) };
     let own = allocation.id.to_string();
     let has_it = |machine: &MachineSpec| {
         machine.locked.is_none() && machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own)
@@ -310,14 +319,14 @@ pub async fn free_machine(
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
     let is_freed = |machine: &MachineSpec| machine.allocation.is_none();
     // The order and the boots end before the file changes, so that no attempt can start in between.
-    let release = release_allocation(app, *peer, &id, &own);
-    rewrite_machine_file(app, &id, has_it, change, is_freed, str::to_owned, release).await?;
+    let release = release_allocation(app, *peer, id, &own);
+    rewrite_machine_file(app, id, has_it, change, is_freed, str::to_owned, release).await?;
     app.watch.log_note(format!(
         "{machine}: {peer} removed allocation {own}; the machine's disks are unchanged",
-        machine = directory.display_name(&id)
+        machine = directory.display_name(id)
     ));
-    end_previous_system(app, &id).await?;
-    Ok(Json(machine_response(app, &id, &base).await?))
+    end_previous_system(app, id).await?;
+    Ok(())
 }
 
 /// Returns the error for a machine that is not known. If the machine file has an error, the message contains this

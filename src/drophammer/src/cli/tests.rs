@@ -69,6 +69,9 @@ fn all_lists_have_the_same_options() {
         let list = find_command(&format!("{noun} list"));
         let has_watch = list.get_arguments().any(|argument| argument.get_long() == Some("watch"));
         assert_eq!(has_watch, noun != "config", "{noun} --watch");
+        let is_verbose = list.get_arguments().any(|argument| argument.get_short() == Some('v'));
+        // `config list` and `site list` read files, and send no requests.
+        assert_eq!(is_verbose, !["config", "site"].contains(&noun), "{noun} -v");
         for option in ["output", "filter", "sort", "quiet", "no-headers"] {
             assert!(list.get_arguments().any(|argument| argument.get_long() == Some(option)), "{noun} --{option}");
         }

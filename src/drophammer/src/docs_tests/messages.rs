@@ -1,8 +1,12 @@
 //! Tests that the source code contains the messages that the documentation quotes.
 
+use crate::local_commands::explain::manual_entry::{PAGES, read_entries};
 use std::fs;
 use std::path::Path;
 use testing::docs::code_blocks;
+
+/// Minimum length of a constant part that identifies a message, in bytes.
+const IDENTIFYING_BYTES: usize = 10;
 
 /// Returns the contents of the product's source files below a folder, without tests. String literals that span several
 /// lines are joined.
@@ -39,22 +43,31 @@ fn documented_messages_exist_in_the_sources() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut sources = sources(&root.join("src"));
     sources.extend(self::sources(&root.join("initramfs/agent/root")));
-    let pages = concat!(
-        include_str!("../../../../docs/messages.md"),
-        include_str!("../../../../docs/messages-service.md"),
-        include_str!("../../../../docs/messages-ramdisk.md"),
-        include_str!("../../../../docs/messages-plan.md"),
-        include_str!("../../../../docs/messages-install.md"),
-        include_str!("../../../../docs/messages-commands.md"),
-    );
-    let messages = code_blocks(pages, "text").join("\n");
-    assert!(messages.lines().count() > 30, "{messages}");
-    for message in messages.lines() {
-        let clauses = clauses(message);
-        let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
-        assert!(
-            !clauses.is_empty() && sources.iter().any(says),
-            "{message}: no source file contains all of {clauses:?}"
-        );
+    let mut missing = Vec::new();
+    let mut count = 0;
+    for (page, text) in PAGES {
+        let messages = code_blocks(text, "text").join("\n");
+        for message in messages.lines() {
+            let clauses = clauses(message);
+            let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
+            if clauses.is_empty() || !sources.iter().any(says) {
+                missing.push(format!("{page}: {message}: no source file contains all of {clauses:?}"));
+            }
+            count += 1;
+        }
     }
+    assert!(count > 150, "{count}");
+    assert_eq!(missing, [""; 0]);
+}
+
+#[test]
+fn each_entry_of_a_code_quotes_a_message() {
+    let mut lacking = Vec::new();
+    for entry in PAGES.iter().flat_map(|(page, text)| read_entries(page, text)) {
+        let messages = code_blocks(entry.text, "text").join("\n");
+        if !messages.lines().flat_map(clauses).any(|clause| clause.len() >= IDENTIFYING_BYTES) {
+            lacking.push(format!("{} {} in {}", entry.code, entry.title, entry.page));
+        }
+    }
+    assert_eq!(lacking, [""; 0], "entries without a message");
 }

@@ -76,7 +76,9 @@ mod tests {
     #[test]
     fn a_code_is_explained_in_any_spelling() {
         let text = explain(Some("DH-310"), false).unwrap();
-        assert!(text.starts_with("DH-310: A filesystem cannot be created\n\nmkfs has failed"), "{text}");
+        let message = "    create <format> on <device>: <error message of mkfs>\n";
+        assert!(text.starts_with(&format!("DH-310: A filesystem cannot be created\n\n{message}")), "{text}");
+        assert!(text.contains("\n\nmkfs has failed"), "{text}");
         assert!(
             text.ends_with("Manual: docs/codes-install.md\n") && !text.contains("](") && !text.contains("**"),
             "{text}"

@@ -198,7 +198,7 @@ fn refusing_server(list: impl Fn(&str) -> ResponseBehavior + Send + Sync + 'stat
 fn registered(dir: &TempDir, server: &Server) -> MachineAdoptionOptions {
     let token = dir.path().join("token");
     fs::write(&token, "secret\n").unwrap();
-    let of = ServerOptions { server: Some(server.url("")), token_file: Some(token), context: None };
+    let of = ServerOptions { server: Some(server.url("")), token_file: Some(token), ..ServerOptions::default() };
     let (image, yes) = (Some("debian-12".to_owned()), Some("web-1".to_owned()));
     MachineAdoptionOptions { image, yes, of, ..options("debian-plain") }
 }

@@ -7,15 +7,16 @@ use ::api::operator_api::MachineSummary;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;
-use control::agent_api_types::ErrorBody;
+use common::output::print_note;
+use control::agent_api_types::{ErrorBody, REQUEST_ID};
 use linux::http;
 use linux::http::proxies::{ProxyScope, check_proxy, describe_proxy};
 use linux::http::scheme_mismatch::{SchemeMismatch, find_scheme_mismatch};
 use reqwest::Method;
-use reqwest::blocking::{Client, RequestBuilder};
+use reqwest::blocking::{Client, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Error message of a server for a path without an endpoint.
 const NO_ENDPOINT: &str = "no such endpoint";
@@ -26,6 +27,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct OperatorClient {
     client: Client,
     connection: ServerConnection,
+    /// True if each request is printed (`--verbose`).
+    is_verbose: bool,
 }
 
 pub(crate) enum OperatorResponse<T> {
@@ -50,7 +53,13 @@ impl OperatorClient {
     /// # Errors
     /// Returns an error if no token is found, or TLS cannot be set up.
     pub(crate) fn new(options: &ServerOptions) -> Result<OperatorClient> {
-        OperatorClient::with_connection(select_connection(options)?)
+        let client = OperatorClient::with_connection(select_connection(options)?)?;
+        if options.verbose {
+            let ServerConnection { url, token_origin, context, .. } = &client.connection;
+            let context = context.as_ref().map(|name| format!(", context {name}")).unwrap_or_default();
+            print_note(&format!("server {url}, {token_origin}{context}"));
+        }
+        Ok(OperatorClient { is_verbose: options.verbose, ..client })
     }
 
     /// Creates the client for this server.
@@ -65,7 +74,7 @@ impl OperatorClient {
             let message = format!("{} {why}", connection.token_origin);
             return Err(Error::refusal(Phase::Control, message).with_code(ErrorCode::OperatorToken));
         }
-        Ok(OperatorClient { client: http::new_operator_client()?, connection })
+        Ok(OperatorClient { client: http::new_operator_client()?, connection, is_verbose: false })
     }
 
     /// Returns the URL of the server.
@@ -121,7 +130,7 @@ impl OperatorClient {
             None => Error::with_source(Phase::Control, reach() + &http::describe_clock(&error), error.without_url())
                 .with_code(ErrorCode::NoAnswer),
         };
-        let response = request.send().map_err(lost)?;
+        let response = self.send(request).map_err(lost)?;
         let status = response.status();
         if status.is_success() {
             let body = http::read_response(response).context(Phase::Control, reach)?;
@@ -154,6 +163,27 @@ impl OperatorClient {
             }
         }
     }
+
+    /// Sends the request. With `--verbose`, also prints the request and its result.
+    fn send(&self, request: RequestBuilder) -> reqwest::Result<Response> {
+        if !self.is_verbose {
+            return request.send();
+        }
+        let request = request.build()?;
+        let line = format!("{} {}", request.method(), request.url());
+        let start = Instant::now();
+        let response = self.client.execute(request);
+        let result = response.as_ref().map_or_else(|_| "no response".to_owned(), describe_response);
+        print_note(&format!("{line}: {result} after {} ms", start.elapsed().as_millis()));
+        response
+    }
+}
+
+/// Returns the status of a response, and the id with which the logs of the server mark the request.
+fn describe_response(response: &Response) -> String {
+    let id = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    let id = id.map(|id| format!(" (request {})", untrusted_text_limits::sanitize_name(id))).unwrap_or_default();
+    format!("{}{id}", response.status())
 }
 
 /// Error message of a server, without control characters, and its error code.
@@ -220,6 +250,55 @@ fn describe_scheme_mismatch(url: &str, mismatch: SchemeMismatch) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use common::output_capture::recorded;
+    use testing::http::{ResponseBehavior, Server};
+
+    #[test]
+    fn verbose_commands_print_each_request_but_not_the_token() {
+        let server = Server::start(Vec::new(), |request| ResponseBehavior {
+            headers: vec![(REQUEST_ID, "5f0c-1".to_owned())],
+            ..ResponseBehavior::respond(if request.method == "GET" { 200 } else { 409 }, "{}")
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("operator.token");
+        std::fs::write(&token, "secret-token\n").unwrap();
+        let url = server.url("").trim_end_matches('/').to_owned();
+        let run = |verbose: bool| {
+            let (server, token_file) = (Some(url.clone()), Some(token.clone()));
+            let options = ServerOptions { server, token_file, verbose, ..ServerOptions::default() };
+            recorded(|| {
+                let client = OperatorClient::new(&options)?;
+                client.send_json::<Value>(client.request(Method::GET, "/v1/machines"))?;
+                client.send_text(client.request(Method::DELETE, "/v1/image/a%20b"))
+            })
+        };
+        let output = run(true);
+        let lines: Vec<&str> = output.lines().collect();
+        assert_eq!(lines[0], format!("server {url}, the token in {}", token.display()));
+        assert!(lines[1].starts_with(&format!("GET {url}/v1/machines: 200 OK (request 5f0c-1) after ")), "{output}");
+        assert!(
+            lines[2].starts_with(&format!("DELETE {url}/v1/image/a%20b: 409 Conflict (request 5f0c-1) ")),
+            "{output}"
+        );
+        assert!(lines.len() == 3 && !output.contains("secret-token"), "{output}");
+        assert_eq!(run(false), "");
+    }
+
+    #[test]
+    fn verbose_commands_print_requests_without_a_response() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("operator.token");
+        std::fs::write(&token, "t\n").unwrap();
+        // Port 1 is not in use, so the connection is refused.
+        let (server, token_file) = (Some("http://127.0.0.1:1".to_owned()), Some(token));
+        let options = ServerOptions { server, token_file, verbose: true, ..ServerOptions::default() };
+        let output = recorded(|| {
+            let client = OperatorClient::new(&options)?;
+            client.send_text(client.request(Method::GET, "/v1/image"))
+        });
+        assert!(output.contains("\nGET http://127.0.0.1:1/v1/image: no response after "), "{output}");
+        assert!(output.contains("\ndrophammer: no response from http://127.0.0.1:1"), "{output}");
+    }
 
     #[test]
     fn errors_in_both_formats_are_read() {

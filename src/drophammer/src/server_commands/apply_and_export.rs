@@ -5,7 +5,7 @@ mod exported_files;
 mod redacted_diff;
 mod unified_diff;
 
-use super::subcommand_options::ServerOptions;
+use super::connection::ServerOptions;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
 use ::api::site_documents::{
     DocumentAction, DocumentApplication, DocumentEffect, DocumentExport, DocumentReport, SiteDocument,

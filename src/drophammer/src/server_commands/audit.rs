@@ -1,8 +1,8 @@
 //! `drophammer audit`: prints the audit log of a server.
 
+use super::connection::ServerOptions;
 use super::machine_list::machine_name;
 use super::message_rewording::reword_message;
-use super::subcommand_options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list_part};
 use ::api::audit_log::{AuditChange, AuditEntry, PAGE};

@@ -4,8 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::ServerOptions;
 use crate::client_config::{ClientConfig, ContextToken, ServerContext, config_path};
+use clap::Args;
+use clap::builder::FalseyValueParser;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use std::fs;
@@ -20,6 +21,26 @@ const HTTP_PORT: u16 = 8080;
 const HTTPS_PORT: u16 = 8443;
 /// Token file of the server in the Debian package.
 const PACKAGE_TOKEN: &str = "/var/lib/drophammer/operator.token";
+
+/// Address of the server, credentials for it, and the report of requests.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ServerOptions {
+    /// URL of `drophammer serve`. If omitted, the URL is taken from --context, the environment variable
+    /// DROPHAMMER_SERVER, or the current context [default: http://127.0.0.1:8080].
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT specifies the context.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
+    /// File with the operator's token. If omitted, the environment variable DROPHAMMER_TOKEN_FILE specifies the file
+    /// [default: the token of the context, ./operator.token, or the token of the server on this host].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Print the server, the source of the token, and each request with its result, duration and request id to standard
+    /// error.
+    #[arg(short, long, global = true, env = "DROPHAMMER_VERBOSE", value_parser = FalseyValueParser::new())]
+    pub verbose: bool,
+}
 
 /// Server and token that a command uses.
 #[derive(Debug, PartialEq, Eq)]

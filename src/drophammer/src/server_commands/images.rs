@@ -1,7 +1,7 @@
 //! `drophammer image list`, `image show`, `image apply`, `image modify` and `image delete`: the images of a server.
 
+use super::connection::ServerOptions;
 use super::document_endpoint::DocumentEndpoint;
-use super::subcommand_options::ServerOptions;
 use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::check::DocumentType;

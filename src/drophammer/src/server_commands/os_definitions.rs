@@ -1,6 +1,7 @@
 //! `drophammer os`: the OS definitions of a server.
 
-use super::subcommand_options::{ParameterOptions, ServerOptions};
+use super::connection::ServerOptions;
+use super::subcommand_options::ParameterOptions;
 use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ObjectList, RecordOptions, print_value};

@@ -1,9 +1,9 @@
 //! `drophammer rollout`, and `drophammer machine reinstall` for several machines.
 
+use super::connection::ServerOptions;
 use super::machine_list::machine_columns;
 use super::reinstall_options::{ReinstallOrderOptions, RolloutLimitOptions};
 use super::rollout_confirmation::OrderedMachines;
-use super::subcommand_options::ServerOptions;
 use super::watched_output::{WatchOptions, WatchedListOptions, print_watched_list, watch_responses};
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal, saved_plan_reinstall};
 use crate::object_list::{

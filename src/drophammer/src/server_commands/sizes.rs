@@ -1,7 +1,7 @@
 //! `drophammer size`: the sizes of a server.
 
+use super::connection::ServerOptions;
 use super::document_endpoint::DocumentEndpoint;
-use super::subcommand_options::ServerOptions;
 use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, print_refusal};
 use crate::local_commands::check::DocumentType;

@@ -2,6 +2,7 @@
 
 use super::add_machine::AddOptions;
 use super::allocate_machine::AllocateOptions;
+use super::connection::ServerOptions;
 use super::machine_details::event_lists::{EventOptions, HistoryOptions};
 use super::machine_details::{LogOptions, ShowMachineOptions};
 use super::reinstall_options::{PlanMachineOptions, ReinstallOrderOptions};
@@ -23,23 +24,6 @@ pub struct MachineOptions {
     /// Print the server's response as JSON.
     #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
-}
-
-/// Address of the server and credentials for it.
-#[derive(Debug, Clone, Default, Args)]
-pub struct ServerOptions {
-    /// URL of `drophammer serve`. If omitted, the URL is taken from --context, the environment variable
-    /// DROPHAMMER_SERVER, or the current context [default: http://127.0.0.1:8080].
-    #[arg(long, global = true, value_name = "URL")]
-    pub server: Option<String>,
-    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT
-    /// specifies the context.
-    #[arg(long, global = true, value_name = "NAME")]
-    pub context: Option<String>,
-    /// File with the operator's token. If omitted, the environment variable DROPHAMMER_TOKEN_FILE specifies the file
-    /// [default: the token of the context, ./operator.token, or the token of the server on this host].
-    #[arg(long, global = true, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

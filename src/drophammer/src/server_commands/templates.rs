@@ -1,6 +1,6 @@
 //! `drophammer template`: the deploy templates of a server.
 
-use super::subcommand_options::ServerOptions;
+use super::connection::ServerOptions;
 use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::local_commands::check::DocumentType;

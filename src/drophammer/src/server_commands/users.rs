@@ -2,7 +2,7 @@
 
 mod user_details;
 
-use super::subcommand_options::ServerOptions;
+use super::connection::ServerOptions;
 use super::watched_output::{WatchedListOptions, print_watched_list};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{

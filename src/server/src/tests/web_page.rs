@@ -2,6 +2,7 @@
 
 mod allocate;
 mod bulk_actions;
+mod bulk_file_changes;
 mod file_editor;
 mod live_updates;
 mod machine;

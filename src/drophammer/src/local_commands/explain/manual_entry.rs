@@ -26,6 +26,7 @@ pages![
     "codes-install.md",
     "codes-image.md",
     "codes-control.md",
+    "codes-migration.md",
     "codes-server.md",
 ];
 

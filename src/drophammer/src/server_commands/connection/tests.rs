@@ -51,6 +51,7 @@ fn options(server: Option<&str>, context: Option<&str>, token_file: Option<&Path
         server: server.map(str::to_owned),
         context: context.map(str::to_owned),
         token_file: token_file.map(Path::to_owned),
+        verbose: false,
     }
 }
 

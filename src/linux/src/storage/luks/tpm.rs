@@ -47,7 +47,7 @@ fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
     if !process::find_missing_tools(&[TOOL]).is_empty() || !plugin_path().exists() {
         missing.push(format!(
             "the ramdisk part `luks` does not contain {TOOL} or its plugin for cryptsetup: rebuild this part with \
-             initramfs/build"
+             scripts/build-ramdisk"
         ));
     }
     missing

@@ -6,13 +6,13 @@ use super::*;
 use bmc::redfish::test_double::RedfishDouble;
 
 impl Browser<'_> {
-    async fn bulk(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+    pub(super) async fn bulk(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
         let token = self.token().await;
         self.post(path, &[], &[&[("form", token.as_str())], fields].concat()).await
     }
 
     /// Returns the page that reviews this action on both machines.
-    async fn review(&self, action: &str, image: &str) -> String {
+    pub(super) async fn review(&self, action: &str, image: &str) -> String {
         let fields = [("action", action), ("image", image), ("machine", ONE), ("machine", TWO)];
         let answer = self.bulk("/bulk/review", &fields).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -21,7 +21,7 @@ impl Browser<'_> {
 }
 
 /// Returns the values of all hidden fields with this name.
-fn values<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
+pub(super) fn values<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
     let field = format!("type=\"hidden\" name=\"{name}\" value=\"");
     let parts = page.split(&field).skip(1);
     parts.map(|rest| rest.split('"').next().unwrap()).collect()
