@@ -52,8 +52,8 @@ pub use array_slot::ArraySlot;
 pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
 pub use boot_setup::AdaptImage;
 pub use boot_setup_inputs::{
-    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
-    SeedFilesystem,
+    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, SeedFilesystem, SystemFilesystem,
+    SystemVolume,
 };
 pub use control_plane_report::{AnnouncePointOfNoReturn, FinalReport};
 pub use crypttab::{CrypttabEntry, WriteCrypttab};

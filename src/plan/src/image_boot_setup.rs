@@ -19,7 +19,7 @@ use model::storage_graph::LayoutMatch;
 use netconfig::NetworkConfig;
 use operations::{
     BootDisk, BootFilesystem, ByteRange, Esp, FinishInputs, FinishedArray, FstabEntry, MachineFiles, NewPartition,
-    RequestedNetwork, RootFilesystem, RootVolume, SeedFilesystem,
+    RequestedNetwork, SeedFilesystem, SystemFilesystem, SystemVolume,
 };
 use uuid::Uuid;
 
@@ -149,7 +149,8 @@ pub(crate) fn finish_inputs(
         devices: writable_devices(decided),
         architecture: inventory.system.architecture,
         firmware: inventory.system.firmware,
-        root: root.map(|root| root_filesystem(meant, decided, root)).unwrap_or_default(),
+        root: root.map(|root| system_filesystem(meant, decided, root)).unwrap_or_default(),
+        usr: mounted("/usr").map(|usr| system_filesystem(meant, decided, usr)),
         arrays: layout
             .raid
             .iter()
@@ -190,14 +191,20 @@ fn seed_filesystem(filesystems: &[PlacedFilesystem]) -> Option<SeedFilesystem> {
     places.next()
 }
 
-fn root_filesystem(meant: &LayoutMatch, decided: &PlanDecisions, (wanted, is): &PlacedFilesystem) -> RootFilesystem {
+fn system_filesystem(
+    meant: &LayoutMatch,
+    decided: &PlanDecisions,
+    (wanted, is): &PlacedFilesystem,
+) -> SystemFilesystem {
     let below = meant.graph.objects_below([&wanted.device]);
+    let disks = below.disks.into_iter().filter_map(|index| meant.matched_disk(index));
     let volume = meant.graph.layout.logicalvolumes.iter().find(|volume| volume.device_path() == wanted.device);
-    RootFilesystem {
+    SystemFilesystem {
         uuid: is.uuid().unwrap_or_default().to_owned(),
         format: Some(wanted.format),
+        disks: disks.map(|disk| disk.device.clone()).collect(),
         arrays: below.arrays.into_iter().filter_map(|index| decided.arrays.get(index)).map(array_uuid).collect(),
-        volume: volume.map(|volume| RootVolume {
+        volume: volume.map(|volume| SystemVolume {
             group: volume.volumegroup.clone(),
             name: volume.name.clone(),
             kind: volume.lvmtype,

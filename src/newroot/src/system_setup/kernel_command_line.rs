@@ -103,9 +103,9 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
 
 /// Returns arguments for dracut, which starts only the arrays and groups that the command line lists.
 fn dracut_arguments(wants: &BootRequirements) -> Vec<String> {
-    let arrays = wants.arrays.iter().filter(|array| array.is_beneath_root);
+    let arrays = wants.arrays.iter().filter(|array| array.is_beneath_system);
     let arrays = arrays.map(|array| format!("rd.md.uuid={}", array_config::uuid_text(array.uuid)));
-    arrays.chain(wants.group.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
+    arrays.chain(wants.groups.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
 }
 
 /// Returns the argument that specifies a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel
@@ -200,10 +200,14 @@ mod tests {
         let mut wants = wants();
         (wants.consoles, wants.arguments) = (Vec::new(), Vec::new());
         wants.arrays = vec![array_config::tests::array("root", true), array_config::tests::array("efi", false)];
-        wants.group =
-            Some(super::super::machine_boot_requirements::RootGroup { name: "vg".into(), is_mirrored: false });
+        wants.groups = ["vg", "system"]
+            .map(|name| super::super::machine_boot_requirements::SystemGroup { name: name.into(), is_mirrored: false })
+            .to_vec();
         let line = build_command_line(&root, &wants, &kernel(""), true, &|_| ()).unwrap();
-        assert_eq!(line.to_line_without_root(), "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg");
+        assert_eq!(
+            line.to_line_without_root(),
+            "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg rd.lvm.vg=system"
+        );
         assert!(
             line.to_full_line().starts_with("root=UUID=r-uuid ro rootfstype=ext4 rd.md"),
             "{}",

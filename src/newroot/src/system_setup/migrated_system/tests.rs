@@ -8,7 +8,7 @@ use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::layout::FilesystemFormat;
 use model::machine_migration::{MigratedNic, MigrationOffer, MigrationSide};
-use operations::{BootDisk, Esp, MachineFiles, PlanAssignment, RootFilesystem};
+use operations::{BootDisk, Esp, MachineFiles, PlanAssignment, SystemFilesystem};
 use std::fs;
 
 fn finishing(firmware: FirmwareType) -> FinishInputs {
@@ -37,7 +37,7 @@ fn finishing(firmware: FirmwareType) -> FinishInputs {
     let files = Box::new(MachineFiles { assigned, nics, ..MachineFiles::default() });
     let esp = Esp { device: "/dev/sda1".into(), path: Some("/boot/efi".into()), ..Esp::default() };
     let root =
-        RootFilesystem { uuid: "r-uuid".into(), format: Some(FilesystemFormat::Ext4), ..RootFilesystem::default() };
+        SystemFilesystem { uuid: "r-uuid".into(), format: Some(FilesystemFormat::Ext4), ..SystemFilesystem::default() };
     let boot_disks = vec![BootDisk { device: "/dev/sda".into(), gap: None, partly_kept: false }];
     FinishInputs { firmware, root, esps: vec![esp], boot_disks, files, ..FinishInputs::default() }
 }
