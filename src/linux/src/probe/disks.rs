@@ -10,9 +10,9 @@ use model::inventory::InventoryDisk;
 use std::path::Path;
 use std::thread;
 
-/// Name prefixes of block devices that are not disks: devices backed by memory, files or other disks, and CD and floppy
-/// drives. The areas of an eMMC are recognized by [`KernelName::is_emmc_area`].
-const EXCLUDED_NAME_PREFIXES: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
+/// Name prefixes of block devices that are not disks: devices backed by memory, files or other disks (`zd` is a volume of
+/// a zpool), and CD and floppy drives. The areas of an eMMC are recognized by [`KernelName::is_emmc_area`].
+const EXCLUDED_NAME_PREFIXES: [&str; 10] = ["loop", "ram", "zram", "dm-", "md", "bcache", "drbd", "zd", "sr", "fd"];
 
 /// SCSI peripheral type of a disk (SPC-5 table 150).
 const SCSI_DISK: &str = "0";
@@ -57,7 +57,8 @@ fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static
 fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDepth) -> Result<Option<InventoryDisk>> {
     let dir = roots.sys.join("block").join(name);
     let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
-    if is_other_device(&dir, name) {
+    // The kernel lists the devices below a device in `slaves`, whatever driver made the device. A disk has none.
+    if is_other_device(&dir, name) || !list_names(&dir.join("slaves"))?.is_empty() {
         return Ok(None);
     }
     let Some(size_bytes) = parse_sectors(&at("size")).filter(|size| *size > 0) else {
