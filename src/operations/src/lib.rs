@@ -73,7 +73,8 @@ pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WriteK8sVol
 pub use k8s_volumes::{
     CreateK8sVolume, InitialVolumeContent, array_partition_link, logical_volume_link, spanning_partition_bytes,
 };
-pub(crate) use kexec::{Kexec, LoadKernel};
+pub(crate) use kexec::Kexec;
+pub use kexec::LoadKernel;
 pub use luks::{CheckContainers, CloseContainer, CreateLuksContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 pub use lvm::{
     ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup, ExpectedVolume, PhysicalRange, RemoveVolumes,

@@ -14,7 +14,7 @@ use model::allocation::{
 };
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::{self, FirmwareType, Inventory, Nic};
-use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel};
+use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionSpec, PartitionType, RaidLevel};
 use model::storage_graph::LayoutMatch;
 use netconfig::NetworkConfig;
 use operations::{
@@ -293,17 +293,27 @@ pub(crate) fn gap_before(first_lba: u64, sector_bytes: u32) -> Option<ByteRange>
     Some(ByteRange { start: FIRST_SECTOR_AFTER_GPT * BIOS_SECTOR, length: sectors * BIOS_SECTOR })
 }
 
+/// Returns the partitions of the layout whose disks are in the machine, in the order of the layout.
+fn matched_partitions<'a>(
+    meant: &LayoutMatch<'a>,
+) -> impl Iterator<Item = (&'a DiskSpec, &'a inventory::InventoryDisk, &'a PartitionSpec)> {
+    let disks = meant.graph.layout.disks.iter().enumerate();
+    let disks: Vec<_> = disks.filter_map(|(index, disk)| Some((disk, meant.matched_disk(index)?))).collect();
+    disks.into_iter().flat_map(|(disk, found)| disk.partitions.iter().map(move |part| (disk, found, part)))
+}
+
+/// Returns the GUIDs of the EFI system partitions that are on the disks.
+pub(crate) fn present_esps(meant: &LayoutMatch) -> Vec<Uuid> {
+    let esps = matched_partitions(meant).filter_map(|(disk, found, part)| {
+        efi_filesystem_on(meant.graph.layout, disk, part)?;
+        Some(present_partition(found, part.number)?.guid)
+    });
+    esps.collect()
+}
+
 /// Returns the EFI system partitions in the order of the layout's disks.
 fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
-    let disks = meant
-        .graph
-        .layout
-        .disks
-        .iter()
-        .enumerate()
-        .filter_map(|(index, disk)| Some((disk, meant.matched_disk(index)?)));
-    let parts = disks.flat_map(|(disk, found)| disk.partitions.iter().map(move |part| (disk, found, part)));
-    let esps = parts.filter_map(|(disk, found, part)| {
+    let esps = matched_partitions(meant).filter_map(|(disk, found, part)| {
         let (filesystem, array) = efi_filesystem_on(meant.graph.layout, disk, part)?;
         let made = new_partition(decided, found, part.number);
         // A preserved partition is written only through its mount point in the layout.
@@ -328,7 +338,7 @@ fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
 fn efi_filesystem_on<'a>(
     layout: &'a Layout,
     disk: &DiskSpec,
-    part: &model::layout::PartitionSpec,
+    part: &PartitionSpec,
 ) -> Option<(&'a FilesystemSpec, Option<DevicePath>)> {
     let device = disk.device.partition_path(part.number);
     let vfat = |on: &LayoutPath| {

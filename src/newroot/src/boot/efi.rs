@@ -10,7 +10,7 @@ mod variable_removal;
 
 pub(crate) use boot_variable_writer::apply_changes;
 pub(crate) use entry_changes::{add_label_prefix, decide_changes};
-pub use installed_system_boot_next::boot_own_entry_next;
+pub use installed_system_boot_next::{boot_installed_system_next, boot_written_entry_next};
 pub use network_boot_next::{NetworkEntry, find_pxe_entry, set_boot_next};
 pub use variable_removal::remove_variables;
 
@@ -29,28 +29,34 @@ const MISSING_ENTRY_CONSEQUENCE: &str =
     "without boot entries, the machine cannot boot from its disks, because the image lacks a boot loader";
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are only logged
-/// as warnings, because a boot loader on the disks can be started without a boot entry.
+/// as warnings, because a boot loader on the disks can be started without a boot entry. Returns the numbers of the
+/// entries that the firmware has stored.
 pub fn write_boot_entries(
     directory: &Path,
     planned: &WriteBootEntries,
     wanted: &[BootEntryRequest],
     say: &dyn Fn(&str),
-) {
+) -> Vec<u16> {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
     let otherwise = if needs_them { MISSING_ENTRY_CONSEQUENCE } else { FALLBACK };
     let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
     // If efivarfs is not mounted, its directory is empty or missing.
     if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
         let mount = "mount -t efivarfs efivarfs";
-        return warn(&format!(
-            "found no EFI variables in {folder}; try `{mount} {folder}`",
-            folder = directory.display()
-        ));
+        warn(&format!("found no EFI variables in {folder}; try `{mount} {folder}`", folder = directory.display()));
+        return Vec::new();
     }
     let before = match BootVariables::read(directory) {
-        Ok(BootVariables { unreadable_order: Some(why), .. }) => return warn(&why),
+        Ok(BootVariables { unreadable_order: Some(why), .. }) => Err(why),
+        Ok(variables) => Ok(variables),
+        Err(error) => Err(error.to_string()),
+    };
+    let before = match before {
         Ok(variables) => variables,
-        Err(error) => return warn(&error.to_string()),
+        Err(why) => {
+            warn(&why);
+            return Vec::new();
+        }
     };
     let (options, refused) = build_load_options(planned, wanted);
     refused.iter().for_each(|why| warn(why));
@@ -59,9 +65,12 @@ pub fn write_boot_entries(
         say("boot entries: already up to date");
     }
     apply_changes(directory, &changes, &before).iter().for_each(|why| warn(why));
-    if let Ok(after) = BootVariables::read(directory) {
-        after.to_string().lines().for_each(say);
-    }
+    let Ok(after) = BootVariables::read(directory) else { return Vec::new() };
+    after.to_string().lines().for_each(say);
+    let is_stored = |number: &u16| {
+        after.entries.get(number).is_some_and(|value| options.iter().any(|option| option.to_bytes() == *value))
+    };
+    changes.ours.into_iter().filter(is_stored).collect()
 }
 
 /// Returns the load options, and a message for each requested entry that cannot be encoded as a load option.

@@ -66,6 +66,25 @@ fn entries_of_two_disks_are_added_only_once() {
     assert_eq!(time(), before);
 }
 
+/// Another entry of drophammer belongs to a preserved system.
+#[test]
+fn numbers_of_stored_entries_are_returned() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    testing::write(path, "BootOrder", &[0, 0]);
+    let other = LoadOption::for_file("drophammer: db-1", &esp("/dev/sdc1", 9), r"\EFI\debian\grubx64.efi", "").unwrap();
+    testing::write(path, "Boot0000", &other.to_bytes());
+    let planned = WriteBootEntries { preserved: vec![uuid::Uuid::from_u128(9)], ..planned() };
+    let write = || write_boot_entries(path, &planned, &wanted(), &|_| ());
+    assert_eq!(write(), [1, 2]);
+    assert_eq!(write(), [1, 2], "the entries are already up to date");
+    fs::remove_file(variable_path(path, "Boot0002")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", variable_path(path, "Boot0002")).unwrap();
+    // The second entry gets another number, because the firmware lists a variable with this one.
+    assert_eq!(write(), [1, 3]);
+    assert_eq!(write_boot_entries(&path.join("no"), &planned, &wanted(), &|_| ()), Vec::<u16>::new());
+}
+
 #[test]
 fn unwritable_entries_cause_one_warning() {
     let directory = tempfile::tempdir().unwrap();
