@@ -143,6 +143,9 @@ pub struct Esp {
     /// Mount point in the target: the mount point of the partition, or of the mirror that contains the partition.
     #[serde(with = "common::empty_string_as_none")]
     pub path: Option<String>,
+    /// True if the filesystem is preserved. It may contain files of other systems.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preserved: bool,
     /// Mirror that contains the partition. Each write to the mirror reaches all of its members.
     #[serde(with = "common::empty_string_as_none")]
     pub array: Option<DevicePath>,

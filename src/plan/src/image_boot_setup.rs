@@ -315,6 +315,8 @@ pub(crate) fn present_esps(meant: &LayoutMatch) -> Vec<Uuid> {
 fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
     let esps = matched_partitions(meant).filter_map(|(disk, found, part)| {
         let (filesystem, array) = efi_filesystem_on(meant.graph.layout, disk, part)?;
+        let mut fates = meant.graph.layout.filesystems.iter().zip(&decided.filesystems);
+        let preserved = fates.any(|(listed, fate)| listed.device == filesystem.device && fate.is_preserved());
         let made = new_partition(decided, found, part.number);
         // A preserved partition is written only through its mount point in the layout.
         let place = made.or_else(|| present_partition(found, part.number).filter(|_| filesystem.path.is_some()))?;
@@ -327,6 +329,7 @@ fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
             sectors: place.last_lba + 1 - place.first_lba,
             sector_bytes: found.sector_bytes,
             path: filesystem.path.clone(),
+            preserved,
             array,
         })
     });

@@ -10,7 +10,7 @@ use model::machine_migration::{MigrationAnswer, MigrationOffer};
 use newroot::NewRoot;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::efi;
-use newroot::system_setup::{self, AdaptedBoot, MigratedBoot};
+use newroot::system_setup::{self, AdaptedBoot, MigratedBoot, PreservedEsps};
 use operations::{FinishInputs, ReceiveMigration, ReceivedDevice};
 use transfer::machine_migration::TransferDevice;
 
@@ -73,7 +73,7 @@ impl PlanExecutor {
         let (reporter, root_uuid) = (&*self.reporter, root_uuid.as_str());
         let adapted =
             system_setup::adapt_migrated_system(&root, finishing, root_uuid, with, &|line| reporter.print_line(line))?;
-        let info = self.updated_boot_info(&root, &adapted, root_uuid)?;
+        let info = self.updated_boot_info(&root, &adapted, root_uuid, &PreservedEsps::from_esps(&finishing.esps))?;
         if let Some(info) = info {
             write_boot_info(&info, &root)?;
         }
@@ -107,11 +107,12 @@ impl PlanExecutor {
         root: &NewRoot,
         adapted: &AdaptedBoot,
         root_uuid: &str,
+        preserved: &PreservedEsps,
     ) -> Result<Option<BootInfo>> {
         if let Some(info) = &adapted.info {
             return Ok(Some(info.clone()));
         }
-        self.describe_boot_with_loader(root)?;
+        self.describe_boot_with_loader(root, preserved)?;
         if self.firmware_boot.is_some() {
             return Ok(None);
         }

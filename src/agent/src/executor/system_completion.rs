@@ -10,7 +10,7 @@ use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::boot_parameter_discovery::BootSource;
 use newroot::boot::{boot_parameter_discovery, efi, kexec};
 use newroot::system_setup::selinux;
-use newroot::system_setup::{self, BootRecord};
+use newroot::system_setup::{self, BootRecord, PreservedEsps};
 use operations::{FinishInputs, MachineFiles, RemoveVariables, WriteBootEntries};
 use std::path::Path;
 use std::thread;
@@ -71,18 +71,20 @@ impl PlanExecutor {
             }
             // `false`: an image that consists of files does not contain an installed boot loader, so the system can be
             // booted only by kexec.
-            BootRecord::Unknown => match self.describe_boot(&root, false)? {
-                None => Ok(()),
-                Some(reason) => Err(Error::new(Phase::Boot, reason)),
-            },
+            BootRecord::Unknown => {
+                match self.describe_boot(&root, false, &PreservedEsps::from_esps(&finishing.esps))? {
+                    None => Ok(()),
+                    Some(reason) => Err(Error::new(Phase::Boot, reason)),
+                }
+            }
         }
     }
 
     /// Finds the boot parameters of the installed system. Returns `None` if the system can be booted by kexec. If only
     /// the system's boot loader can determine the parameters, returns the reason; the machine is then booted through
     /// its firmware.
-    fn describe_boot(&mut self, root: &NewRoot, has_loader: bool) -> Result<Option<String>> {
-        match boot_parameter_discovery::write_missing_boot_info(root, has_loader)? {
+    fn describe_boot(&mut self, root: &NewRoot, has_loader: bool, preserved: &PreservedEsps) -> Result<Option<String>> {
+        match boot_parameter_discovery::write_missing_boot_info(root, has_loader, preserved)? {
             BootSource::BootInfo => Ok(None),
             BootSource::Config(from) => {
                 self.print_line(&format!("the kernel, the initrd and the kernel arguments are taken from {from}"));
@@ -96,8 +98,8 @@ impl PlanExecutor {
     }
 
     /// Finds the boot parameters of a system that has its own boot loader.
-    pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
-        if let Some(reason) = self.describe_boot(root, true)? {
+    pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot, preserved: &PreservedEsps) -> Result<()> {
+        if let Some(reason) = self.describe_boot(root, true, preserved)? {
             self.print_line(&format!(
                 "WARNING: {reason}: the machine reboots through its firmware instead of by kexec"
             ));

@@ -3,6 +3,7 @@
 use super::bls_entry;
 use super::file_search::{find_matching, is_directory, is_file};
 use super::grub_config_reader::read_grub_variables;
+use super::preserved_esps::PreservedEsps;
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use common::format::natural_sort_key;
@@ -83,7 +84,7 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
 ///
 /// # Errors
 /// Returns an error if the target does not contain a kernel, or the kernel cannot be copied.
-pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
+pub(crate) fn find_kernel(root: &NewRoot, preserved: &PreservedEsps, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Kernels with modules are preferred, since few machines can boot without modules. Rescue kernels are chosen only
     // if there is no other kernel.
@@ -104,7 +105,7 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
             others = others.join(", ")
         ));
     }
-    let mut kernel = add_boot_entry(root, newest.into_kernel(root));
+    let mut kernel = add_boot_entry(root, newest.into_kernel(root), preserved);
     if !kernel.image.starts_with("/boot/") {
         // Kernel and initramfs must be in the same filesystem, because boot loaders expect this.
         let image = format!("/boot/vmlinuz-{}", kernel.version);
@@ -188,11 +189,13 @@ impl KernelCandidate {
     }
 }
 
-/// Adds path and options of the kernel's boot entry in the target, if there is one.
-fn add_boot_entry(root: &NewRoot, kernel: BootKernel) -> BootKernel {
+/// Adds path and options of the kernel's boot entry in the target, if there is one. An entry on a preserved EFI system
+/// partition may belong to another system, and is skipped.
+fn add_boot_entry(root: &NewRoot, kernel: BootKernel, preserved: &PreservedEsps) -> BootKernel {
     let name = kernel.image.rsplit('/').next().unwrap_or_default().to_owned();
-    let variables = read_grub_variables(root);
-    for path in ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern)) {
+    let variables = read_grub_variables(root, preserved);
+    let entries = ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern));
+    for path in entries.filter(|path| !preserved.contains(path)) {
         let Some(entry) = root.read_text(&path).ok().and_then(|text| bls_entry::parse_entry(&text, &variables)) else {
             continue;
         };
@@ -216,7 +219,20 @@ mod tests {
             files.iter().map(|path| (*path, if path.ends_with("pkgbase") { "linux\n" } else { "" })).collect();
         let (_dir, root) = tree(&files);
         let said = RefCell::new(Vec::new());
-        (find_kernel(&root, &|line| said.borrow_mut().push(line.to_owned())), said.into_inner())
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        let kernel = find_kernel(&root, &PreservedEsps::default(), &say);
+        (kernel, said.into_inner())
+    }
+
+    #[test]
+    fn boot_entry_of_another_system_on_a_preserved_esp_is_skipped() {
+        let entry = "linux /vmlinuz-6.1\noptions root=UUID=2 other=1\n";
+        let (_dir, root) = tree(&[("boot/vmlinuz-6.1", ""), ("boot/efi/loader/entries/other.conf", entry)]);
+        let preserved = super::super::preserved_esps::tests::at_boot_efi();
+        let kernel = find_kernel(&root, &preserved, &|_| ()).unwrap();
+        assert_eq!((kernel.words.len(), kernel.entry), (0, None));
+        let kernel = find_kernel(&root, &PreservedEsps::default(), &|_| ()).unwrap();
+        assert_eq!(kernel.entry.as_deref(), Some("/boot/efi/loader/entries/other.conf"));
     }
 
     /// Paths as in the packages of the distributions.

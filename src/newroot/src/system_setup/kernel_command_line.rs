@@ -50,7 +50,7 @@ pub(crate) fn build_command_line(
     if let Some(bad) = wants.arguments.iter().find(|argument| argument.contains(char::is_control)) {
         return Err(Error::new(Phase::Target, format!("the kernel argument {bad:?} contains a control character")));
     }
-    let mut own = select_image_arguments(read_image_arguments(root, kernel), wants, say);
+    let mut own = select_image_arguments(read_image_arguments(root, kernel, &wants.preserved_esps), wants, say);
     let given = |own: &[String], word: &str| own.iter().chain(&wants.arguments).any(|other| other == word);
     let arrays_and_groups = if is_dracut { dracut_arguments(wants) } else { Vec::new() };
     for word in arrays_and_groups.into_iter().chain(fips_argument(&own, wants, is_dracut)) {
@@ -161,6 +161,7 @@ mod tests {
     use super::super::file_search::tests::tree;
     use super::super::image_arguments::read_grub_arguments;
     use super::super::machine_boot_requirements::FilesystemByUuid;
+    use super::super::preserved_esps::PreservedEsps;
     use super::*;
     use model::layout::FilesystemFormat;
 
@@ -327,10 +328,10 @@ mod tests {
         persist_for_grub(&root, line).unwrap();
         let text = root.read_text("/etc/default/grub.d/zz-drophammer.cfg").unwrap();
         assert!(text.contains("GRUB_CMDLINE_LINUX=\"a=\\\\\\$b c dyndbg=\\\"file x +p\\\"\"\n"), "{text}");
-        assert_eq!(read_grub_arguments(&root, &text).join(" "), line);
+        assert_eq!(read_grub_arguments(&root, &text, &PreservedEsps::default()).join(" "), line);
         let (_dir, root) = tree(&[("usr/sbin/grub2-mkconfig", ""), ("etc/default/grub", "GRUB_CMDLINE_LINUX=old")]);
         persist_for_grub(&root, "a b").unwrap();
         let text = root.read_text("/etc/default/grub").unwrap();
-        assert_eq!(read_grub_arguments(&root, &text), ["a", "b"]);
+        assert_eq!(read_grub_arguments(&root, &text, &PreservedEsps::default()), ["a", "b"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Collects the boot requirements of the machine from the plan.
 use super::distribution::Distribution;
 use super::metal_os_installer_settings::{OsInstallerSettings, task};
+use super::preserved_esps::PreservedEsps;
 use model::architecture::Architecture;
 use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
@@ -62,6 +63,7 @@ pub(crate) struct BootRequirements {
     pub groups: Vec<SystemGroup>,
     /// EFI system partitions. Members of the same array are adjacent.
     pub esps: Vec<BootEsp>,
+    pub preserved_esps: PreservedEsps,
     /// All disks beneath the filesystem that contains `/boot`, which is either a separate filesystem or the root
     /// filesystem. Firmware and boot loader read these disks without drivers of the initramfs.
     pub disks: Vec<BootDisk>,
@@ -113,6 +115,7 @@ pub(crate) fn collect_boot_requirements(
                 path: esp.path.clone(),
             })
             .collect(),
+        preserved_esps: PreservedEsps::from_esps(esps),
         disks: boot_disks.clone(),
         initramfs_disks: system().flat_map(|filesystem| filesystem.disks.iter().cloned()).collect(),
         consoles: files.assigned.consoles.clone(),

@@ -94,7 +94,7 @@ fn adapt_boot(
     let wants = machine_boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(FinishingComponent::choose(root, finishing.way), Ok(FinishingComponent::Builtin))
         && !wants.keeps_loader;
-    let kernel = match boot_kernel::find_kernel(root, say) {
+    let kernel = match boot_kernel::find_kernel(root, &wants.preserved_esps, say) {
         // The kernel of an image with its own installer may have an unusual path, at which it is not found. The boot
         // information that was migrated with the system is then sufficient.
         Err(error) if is_ours && !came.info => return Err(error),
