@@ -33,8 +33,8 @@ pub struct FinishInputs {
     pub architecture: Architecture,
     pub firmware: FirmwareType,
     pub root: SystemFilesystem,
-    /// Filesystem that is mounted at `/usr`; `None` if `/usr` is a directory of the root filesystem. The initramfs mounts
-    /// it together with the root filesystem, because the init program is in `/usr`.
+    /// Filesystem that is mounted at `/usr`; `None` if `/usr` is a directory of the root filesystem. The initramfs
+    /// mounts it together with the root filesystem, because the init program is in `/usr`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usr: Option<SystemFilesystem>,
     /// Filesystem that is mounted at `/boot`; `None` if `/boot` is a directory of the root filesystem.

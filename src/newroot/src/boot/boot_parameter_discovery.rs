@@ -128,8 +128,8 @@ impl ImageFiles<'_> {
         Ok((BootSource::Config(from), boot))
     }
 
-    /// Returns the path of a file in the target. The path in the configuration `from` is relative to a filesystem with an
-    /// unknown mount point.
+    /// Returns the path of a file in the target. The path in the configuration `from` is relative to a filesystem with
+    /// an unknown mount point.
     fn locate_file(&self, from: &str, path: &str) -> Result<String> {
         let mut paths = MOUNT_POINTS.iter().map(|mount_point| format!("{mount_point}{path}"));
         let is_of_image = |path: &String| !self.preserved.contains(path) && self.root.open_file(path).is_ok();

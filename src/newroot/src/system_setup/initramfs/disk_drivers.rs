@@ -25,9 +25,9 @@ pub(crate) fn find_driver_modules(sys: &Path, disks: &[DevicePath]) -> Vec<Strin
     modules
 }
 
-/// Returns the controllers of an NVMe disk with native multipath; empty for other disks. The directory of such a disk is
-/// below `/sys/devices/virtual/nvme-subsystem`, so its parents have no drivers. The directory of its subsystem contains
-/// links to the controllers.
+/// Returns the controllers of an NVMe disk with native multipath; empty for other disks. The directory of such a disk
+/// is below `/sys/devices/virtual/nvme-subsystem`, so its parents have no drivers. The directory of its subsystem
+/// contains links to the controllers.
 fn list_nvme_controllers(disk: &Path) -> Vec<PathBuf> {
     let is_subsystem = |dir: &&Path| dir.parent().is_some_and(|parent| parent.ends_with("nvme-subsystem"));
     let entries = disk.parent().filter(is_subsystem).and_then(|subsystem| fs::read_dir(subsystem).ok());
