@@ -287,10 +287,7 @@ impl PlanExecutor {
             SessionOp::WriteCrypttab(entries) => self.write_crypttab(entries),
             SessionOp::FindBootLoader => self.find_loader(),
             SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
-            SessionOp::WriteBootEntries(entries) => {
-                self.write_boot_entries(entries);
-                Ok(())
-            }
+            SessionOp::WriteBootEntries(entries) => self.write_boot_entries(entries),
             SessionOp::LoadKernel(LoadKernel { installed_esps }) => self.load_kernel(installed_esps.as_deref()),
             SessionOp::ProvePreserved(ProvePreserved(preserved)) => self.verify_preserved(preserved),
             SessionOp::WriteMarker(WriteMarker(marker)) => self.write_marker(marker),

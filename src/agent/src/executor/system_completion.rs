@@ -121,14 +121,16 @@ impl PlanExecutor {
     }
 
     /// Writes boot entries, or prints a line if the image's installer has already written them.
-    pub(super) fn write_boot_entries(&mut self, planned: &WriteBootEntries) {
+    pub(super) fn write_boot_entries(&mut self, planned: &WriteBootEntries) -> Result<()> {
         if self.entries_wanted.is_empty() {
-            return self.print_line("boot entries: written by the image's installer");
+            self.print_line("boot entries: written by the image's installer");
+            return Ok(());
         }
         self.entries_written =
             efi::write_boot_entries(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| {
                 self.print_line(line)
-            });
+            })?;
+        Ok(())
     }
 
     pub(super) fn remove_variables(&self, removal: &RemoveVariables) -> Result<()> {
