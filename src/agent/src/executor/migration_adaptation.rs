@@ -10,6 +10,7 @@ use model::machine_migration::{MigrationAnswer, MigrationOffer};
 use newroot::NewRoot;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::efi;
+use newroot::boot::efi::loader_search::FoundLoader;
 use newroot::system_setup::{self, AdaptedBoot, MigratedBoot, PreservedEsps};
 use operations::{FinishInputs, ReceiveMigration, ReceivedDevice};
 use transfer::machine_migration::TransferDevice;
@@ -78,11 +79,14 @@ impl PlanExecutor {
             write_boot_info(&info, &root)?;
         }
         self.entries_wanted = match (adapted.entries.is_empty(), came) {
-            (true, Some(loader)) => {
+            (true, Some(FoundLoader { path, has_fallback })) => {
                 self.print_line(&format!(
-                    "the firmware of this machine will start the boot loader {loader} of the received system"
+                    "the firmware of this machine will start the boot loader {path} of the received system"
                 ));
-                let entry = |esp| BootEntryRequest { esp, loader: loader.clone(), arguments: String::new() };
+                let entry = |esp| {
+                    let (loader, arguments) = (path.clone(), String::new());
+                    BootEntryRequest { esp, loader, arguments, required: !has_fallback }
+                };
                 (0..finishing.esps.len()).map(entry).collect()
             }
             _ => adapted.entries,
@@ -92,7 +96,7 @@ impl PlanExecutor {
 
     /// Returns the boot loader on the first mounted EFI system partition. Other EFI system partitions are copies of the
     /// first.
-    fn find_received_loader(&self, finishing: &FinishInputs) -> Option<String> {
+    fn find_received_loader(&self, finishing: &FinishInputs) -> Option<FoundLoader> {
         if finishing.firmware != FirmwareType::Uefi {
             return None;
         }

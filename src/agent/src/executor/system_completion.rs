@@ -114,9 +114,10 @@ impl PlanExecutor {
 
     /// Finds the boot loader that the image contains.
     pub(super) fn find_loader(&mut self) -> Result<()> {
-        let loader = efi::loader_search::find_loader(&self.open_root()?, Architecture::NATIVE)?;
-        self.print_line(&format!("boot loader of the image: {loader}"));
-        self.entries_wanted = vec![BootEntryRequest { esp: 0, loader, arguments: String::new() }];
+        let found = efi::loader_search::find_loader(&self.open_root()?, Architecture::NATIVE)?;
+        self.print_line(&format!("boot loader of the image: {loader}", loader = found.path));
+        let required = !found.has_fallback;
+        self.entries_wanted = vec![BootEntryRequest { loader: found.path, required, ..BootEntryRequest::default() }];
         Ok(())
     }
 

@@ -25,35 +25,33 @@ use std::path::Path;
 /// Text for warnings about missing boot entries if the disks contain a boot loader (UEFI specification 3.5.1.1).
 const FALLBACK: &str = r"the machine boots from the fallback path \EFI\BOOT on its disks instead";
 
-/// Text for messages about missing boot entries if the firmware starts the kernel directly. The kernel then receives its
-/// command line only through its boot entry.
-const MISSING_ENTRY_CONSEQUENCE: &str =
-    "without boot entries, the machine cannot boot from its disks, because the image lacks a boot loader";
+/// Text for messages about missing boot entries if the firmware can start the system only through its boot entry.
+const NO_FALLBACK: &str = r"without boot entries, the machine cannot boot from its disks, because they contain no boot loader at the fallback path \EFI\BOOT";
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Returns the numbers of the
 /// entries that the firmware has stored. Failures are only logged as warnings if a boot loader on the disks can be
 /// started without a boot entry.
 ///
 /// # Errors
-/// Fails if the image has no boot loader, and the firmware has not stored any entry in the boot order: the firmware
-/// could then not start the system.
+/// Fails if the entries are required, and the firmware has not stored any of them in the boot order: the firmware could
+/// then not start the system.
 pub fn write_boot_entries(
     directory: &Path,
     planned: &WriteBootEntries,
     wanted: &[BootEntryRequest],
     say: &dyn Fn(&str),
 ) -> Result<Vec<u16>> {
-    let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
-    let otherwise = if needs_them { MISSING_ENTRY_CONSEQUENCE } else { FALLBACK };
+    let is_required = wanted.iter().any(|entry| entry.required);
+    let otherwise = if is_required { NO_FALLBACK } else { FALLBACK };
     let warnings = RefCell::new(Vec::new());
     let warn = |why: &str| {
         say(&format!("WARNING: boot entries: {why}; {otherwise}"));
         warnings.borrow_mut().push(why.to_owned());
     };
     let (stored, is_in_order) = store_entries(directory, planned, wanted, say, &warn);
-    if needs_them && !is_in_order {
+    if is_required && !is_in_order {
         let why = warnings.into_inner().join("; ");
-        let message = format!("boot entries: {why}; {otherwise}; install GRUB or systemd-boot in the image");
+        let message = format!("boot entries: {why}; {otherwise}; install GRUB or systemd-boot there in the image");
         return Err(Error::new(Phase::Boot, message));
     }
     Ok(stored)
@@ -119,7 +117,7 @@ fn read_variables(directory: &Path) -> std::result::Result<BootVariables, String
 fn build_load_options(planned: &WriteBootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
     let label = add_label_prefix(&planned.label);
-    for BootEntryRequest { esp, loader, arguments } in wanted {
+    for BootEntryRequest { esp, loader, arguments, .. } in wanted {
         let Some(esp) = planned.esps.get(*esp) else {
             refused.push(format!(
                 "cannot create an entry for {loader}: the entry is for the EFI system partition with the index {index}, but the machine has only {count} of these partitions", index = esp + 1, count = planned.esps.len()));

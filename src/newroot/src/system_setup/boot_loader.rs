@@ -99,7 +99,10 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
         uki::remove_built_image(start.root)?;
     }
     let loader = on_esps.loader.replace('/', "\\");
-    let entry = |esp| BootEntryRequest { esp, loader: loader.clone(), arguments: on_esps.arguments.clone() };
+    let entry = |esp| {
+        let (loader, arguments) = (loader.clone(), on_esps.arguments.clone());
+        BootEntryRequest { esp, loader, required: !arguments.is_empty(), arguments }
+    };
     Ok((0..start.wants.esps.len()).map(entry).collect())
 }
 

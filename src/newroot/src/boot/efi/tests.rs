@@ -85,17 +85,20 @@ fn numbers_of_stored_entries_are_returned() {
     assert_eq!(write_boot_entries(&path.join("no"), &planned, &wanted(), &|_| ()).unwrap(), Vec::<u16>::new());
 }
 
-/// The image lacks a boot loader, so the firmware can start the kernel only through an entry.
+/// The ESP lacks a boot loader at the fallback path, so the firmware can start the system only through an entry.
 #[test]
-fn unwritable_entry_of_a_kernel_without_boot_loader_is_an_error() {
-    let stub = [BootEntryRequest { arguments: "root=UUID=1".into(), ..wanted()[0].clone() }];
+fn unwritable_required_entry_is_an_error() {
+    let stub = [BootEntryRequest { arguments: "root=UUID=1".into(), required: true, ..wanted()[0].clone() }];
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let write = || write_boot_entries(path, &planned(), &stub, &|_| ()).map_err(|error| error.to_string());
     let refused = |says: &str| {
         let error = write().unwrap_err();
         assert!(error.starts_with("boot entries: ") && error.contains(says), "{error}");
-        assert!(error.ends_with("the image lacks a boot loader; install GRUB or systemd-boot in the image"), "{error}");
+        assert!(
+            error.ends_with(r"fallback path \EFI\BOOT; install GRUB or systemd-boot there in the image"),
+            "{error}"
+        );
     };
     refused("found no EFI variables in /");
     testing::write(path, "Timeout", &[5, 0]);
