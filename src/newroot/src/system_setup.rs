@@ -43,6 +43,7 @@ pub(crate) use boot_setup::BootSetup;
 pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
 pub use preserved_esps::PreservedEsps;
 
+use super::boot::boot_info;
 use super::chroot::Chroot;
 use super::etc_metal_files::decode_user_data;
 use super::{NewRoot, fstab, image_installer};
@@ -159,9 +160,12 @@ pub fn finish_tree(
             say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
-        who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
-            selinux::label_installed_tree(root, &finishing.new_mounts, chroot, say)
-        }),
+        who => {
+            boot_info::remove_boot_info(root)?;
+            run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
+                selinux::label_installed_tree(root, &finishing.new_mounts, chroot, say)
+            })
+        }
     }
 }
 
