@@ -32,9 +32,9 @@ pub fn write_boot_info(info: &BootInfo, root: &NewRoot) -> Result<()> {
     root.write_file(PATH, 0o644, text.as_bytes())
 }
 
-/// Removes boot-info.yaml, which an image may have kept from the machine on which it was built. Called before the image's
-/// installer runs: otherwise, an installer that does not write the file would make this machine boot with the arguments
-/// of that machine.
+/// Removes boot-info.yaml, which an image may have kept from the machine on which it was built. Called before the
+/// image's installer runs: otherwise, an installer that does not write the file would make this machine boot with the
+/// arguments of that machine.
 ///
 /// # Errors
 /// Fails if the file cannot be removed.

@@ -26,7 +26,8 @@ use std::path::Path;
 const FALLBACK: &str = r"the machine boots from the fallback path \EFI\BOOT on its disks instead";
 
 /// Text for messages about missing boot entries if the firmware can start the system only through its boot entry.
-const NO_FALLBACK: &str = r"without boot entries, the machine cannot boot from its disks, because they contain no boot loader at the fallback path \EFI\BOOT";
+const NO_FALLBACK: &str = "without boot entries, the machine cannot boot from its disks, because they contain no boot \
+     loader at the fallback path \\EFI\\BOOT";
 
 /// Writes the boot entries of this installation. Logs the changes and all resulting entries. Returns the numbers of the
 /// entries that the firmware has stored. Failures are only logged as warnings if a boot loader on the disks can be

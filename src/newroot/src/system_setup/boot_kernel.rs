@@ -113,8 +113,8 @@ pub(crate) fn find_kernel(root: &NewRoot, preserved: &PreservedEsps, say: &dyn F
     Ok(kernel)
 }
 
-/// Copies a file to the path `to` in `/boot`, and changes `path` accordingly, unless the file is already in `/boot`. The
-/// boot loader reads kernel and initramfs only from the filesystem that contains `/boot`.
+/// Copies a file to the path `to` in `/boot`, and changes `path` accordingly, unless the file is already in `/boot`.
+/// The boot loader reads kernel and initramfs only from the filesystem that contains `/boot`.
 fn copy_to_boot(root: &NewRoot, path: &mut String, to: String, mode: u32) -> Result<()> {
     if !path.starts_with("/boot/") {
         let mut file = root.open_file(path).context(Phase::Target, || format!("read the image's {path}"))?;
