@@ -21,9 +21,10 @@ use newroot::{NewRoot, crypttab, fstab};
 use nix::sys::resource::{UsageWho, getrusage};
 use operations::{
     AdaptImage, AdaptMoved, AnnouncePointOfNoReturn, BurnImage, CheckContainers, CheckMigrationCanceled, ExtendFstab,
-    FailureState, FindPrograms, GrowFilesystem, InjectFiles, LockDisk, MountFilesystem, MountReadOnly, Operation,
-    PlanStage, PlannedOperation, ProvePreserved, ResolveImage, SeedFilesystem, SessionOp, StageName, UndoOperation,
-    UnlockDisk, VerifyDefinition, WriteCrypttab, WriteFstab, WriteK8sVolumeFiles, WriteMachineFiles, WriteMarker,
+    FailureState, FindPrograms, GrowFilesystem, InjectFiles, LoadKernel, LockDisk, MountFilesystem, MountReadOnly,
+    Operation, PlanStage, PlannedOperation, ProvePreserved, ResolveImage, SeedFilesystem, SessionOp, StageName,
+    UndoOperation, UnlockDisk, VerifyDefinition, WriteCrypttab, WriteFstab, WriteK8sVolumeFiles, WriteMachineFiles,
+    WriteMarker,
 };
 use plan::Plan;
 use std::sync::Arc;
@@ -74,6 +75,8 @@ pub(crate) struct PlanExecutor {
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the
     /// boot loader, because that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
+    /// Numbers of the boot entries of the installed system that the firmware has stored.
+    entries_written: Vec<u16>,
     /// Known boot parameters of a system that is booted through the firmware. Parameters that only the system's boot
     /// loader can determine are missing.
     firmware_boot: Option<BootInfo>,
@@ -135,6 +138,7 @@ impl PlanExecutor {
             brought_root_uuid: None,
             brought_seed: None,
             entries_wanted: Vec::new(),
+            entries_written: Vec::new(),
             firmware_boot: None,
             root_device: None,
             facts: RunFacts::default(),
@@ -283,11 +287,8 @@ impl PlanExecutor {
             SessionOp::WriteCrypttab(entries) => self.write_crypttab(entries),
             SessionOp::FindBootLoader => self.find_loader(),
             SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
-            SessionOp::WriteBootEntries(entries) => {
-                self.write_boot_entries(entries);
-                Ok(())
-            }
-            SessionOp::LoadKernel => self.load_kernel(),
+            SessionOp::WriteBootEntries(entries) => self.write_boot_entries(entries),
+            SessionOp::LoadKernel(LoadKernel { installed_esps }) => self.load_kernel(installed_esps.as_deref()),
             SessionOp::ProvePreserved(ProvePreserved(preserved)) => self.verify_preserved(preserved),
             SessionOp::WriteMarker(WriteMarker(marker)) => self.write_marker(marker),
             SessionOp::Unmount => self.unmount_target(),

@@ -91,6 +91,9 @@ pub struct BootEntryRequest {
     pub loader: String,
     /// Command line, if `loader` is a kernel that the firmware starts without a boot loader; otherwise empty.
     pub arguments: String,
+    /// True if the firmware cannot start the system without the entry, because the ESP does not contain a boot loader
+    /// at the fallback path.
+    pub required: bool,
 }
 
 /// Provisioning events of metal-stack, by their wire names.

@@ -31,6 +31,7 @@ mod metal_user;
 mod migrated_system;
 mod network_config;
 mod owner_login;
+pub(crate) mod preserved_esps;
 pub mod selinux;
 pub(crate) mod shell_reader;
 mod stale_crypttab;
@@ -40,7 +41,9 @@ mod user_data;
 
 pub(crate) use boot_setup::BootSetup;
 pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
+pub use preserved_esps::PreservedEsps;
 
+use super::boot::boot_info;
 use super::chroot::Chroot;
 use super::etc_metal_files::decode_user_data;
 use super::{NewRoot, fstab, image_installer};
@@ -157,9 +160,12 @@ pub fn finish_tree(
             say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
-        who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
-            selinux::label_installed_tree(root, &finishing.new_mounts, chroot, say)
-        }),
+        who => {
+            boot_info::remove_boot_info(root)?;
+            run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
+                selinux::label_installed_tree(root, &finishing.new_mounts, chroot, say)
+            })
+        }
     }
 }
 
@@ -330,7 +336,8 @@ fn apply_file_settings(
 ) -> Result<()> {
     let (files, overrides) = (&*finishing.files, tree.overrides);
     let allocation = &files.assigned.allocation;
-    host_identity::reset_identity(root, &allocation.hostname, overrides)?;
+    let preserved = PreservedEsps::from_esps(&finishing.esps);
+    host_identity::reset_identity(root, &allocation.hostname, overrides, &preserved)?;
     if overrides.is_metal {
         metal_os_installer_tasks::perform_os_installer_tasks(root, finishing, tree, now, say)?;
     }

@@ -32,7 +32,11 @@ pub struct FinishInputs {
     /// Architecture of the machine.
     pub architecture: Architecture,
     pub firmware: FirmwareType,
-    pub root: RootFilesystem,
+    pub root: SystemFilesystem,
+    /// Filesystem that is mounted at `/usr`; `None` if `/usr` is a directory of the root filesystem. The initramfs
+    /// mounts it together with the root filesystem, because the init program is in `/usr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usr: Option<SystemFilesystem>,
     /// Filesystem that is mounted at `/boot`; `None` if `/boot` is a directory of the root filesystem.
     pub boot: Option<BootFilesystem>,
     /// Arrays of the layout, both created and preserved.
@@ -84,16 +88,18 @@ pub enum RequestedNetwork {
     Announced(NetworkConfig),
 }
 
-/// The root filesystem.
+/// A filesystem that the initramfs mounts: `/`, or a separate `/usr`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct RootFilesystem {
+pub struct SystemFilesystem {
     /// UUID of the filesystem; empty if the filesystem is part of a raw image.
     pub uuid: String,
     pub format: Option<FilesystemFormat>,
+    /// Disks that contain the filesystem. The initramfs requires the drivers of these disks.
+    pub disks: Vec<DevicePath>,
     /// UUIDs of the arrays that contain the filesystem.
     pub arrays: Vec<Uuid>,
     /// The logical volume that contains the filesystem; `None` if the filesystem is not on a logical volume.
-    pub volume: Option<RootVolume>,
+    pub volume: Option<SystemVolume>,
 }
 
 /// A filesystem from which a boot loader reads the kernel.
@@ -103,9 +109,9 @@ pub struct BootFilesystem {
     pub format: FilesystemFormat,
 }
 
-/// The logical volume that contains the root filesystem.
+/// The logical volume that contains a filesystem that the initramfs mounts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RootVolume {
+pub struct SystemVolume {
     pub group: String,
     pub name: String,
     pub kind: LvmType,
@@ -137,6 +143,9 @@ pub struct Esp {
     /// Mount point in the target: the mount point of the partition, or of the mirror that contains the partition.
     #[serde(with = "common::empty_string_as_none")]
     pub path: Option<String>,
+    /// True if the filesystem is preserved. It may contain files of other systems.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preserved: bool,
     /// Mirror that contains the partition. Each write to the mirror reaches all of its members.
     #[serde(with = "common::empty_string_as_none")]
     pub array: Option<DevicePath>,

@@ -3,10 +3,17 @@
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use serde::Serialize;
+use uuid::Uuid;
 
-/// Operation that loads the kernel and initrd that `/etc/metal/boot-info.yaml` names, with `kexec_file_load`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct LoadKernel;
+/// Operation that loads the kernel and initrd that `/etc/metal/boot-info.yaml` names, with `kexec_file_load`. If the
+/// running kernel does not support kexec, the operation selects the boot entry of the system for the next boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct LoadKernel {
+    /// GUIDs of the EFI system partitions of a system that an earlier run has installed, by which its boot entry is
+    /// found. `None` for a system that this plan installs: its boot entries are those that this plan has written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub installed_esps: Option<Vec<Uuid>>,
+}
 
 impl PlannedOperation for LoadKernel {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {

@@ -52,8 +52,8 @@ pub use array_slot::ArraySlot;
 pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
 pub use boot_setup::AdaptImage;
 pub use boot_setup_inputs::{
-    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
-    SeedFilesystem,
+    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, SeedFilesystem, SystemFilesystem,
+    SystemVolume,
 };
 pub use control_plane_report::{AnnouncePointOfNoReturn, FinalReport};
 pub use crypttab::{CrypttabEntry, WriteCrypttab};
@@ -73,7 +73,8 @@ pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WriteK8sVol
 pub use k8s_volumes::{
     CreateK8sVolume, InitialVolumeContent, array_partition_link, logical_volume_link, spanning_partition_bytes,
 };
-pub(crate) use kexec::{Kexec, LoadKernel};
+pub(crate) use kexec::Kexec;
+pub use kexec::LoadKernel;
 pub use luks::{CheckContainers, CloseContainer, CreateLuksContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 pub use lvm::{
     ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup, ExpectedVolume, PhysicalRange, RemoveVolumes,

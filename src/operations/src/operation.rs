@@ -112,6 +112,7 @@ operations! {
         WriteCrypttab(WriteCrypttab),
         RemoveVariables(RemoveVariables),
         WriteBootEntries(WriteBootEntries),
+        LoadKernel(LoadKernel),
         #[serde(rename = "prove_kept")]
         ProvePreserved(ProvePreserved),
         WriteMarker(WriteMarker),
@@ -120,7 +121,6 @@ operations! {
     } {
         #[serde(rename = "find_loader")]
         FindBootLoader,
-        LoadKernel,
         Unmount,
         Kexec,
     }

@@ -1,6 +1,7 @@
 //! Plan for a machine that is already installed. The plan boots the installed system, and does not destroy anything.
 
 use super::display::RunningTrees;
+use super::image_boot_setup;
 use super::non_destructive_plan::ReadOnlyPlan;
 use super::preserved_activation::no_replay_option;
 use super::recorded_disk::table_guid;
@@ -18,8 +19,9 @@ use model::inventory::{self, ComparableDiskIndex, DeviceSignature, Inventory};
 use model::layout::{self, FilesystemFormat, Layout};
 use model::machine_migration::MigrationOffer;
 use model::storage_graph::{DeviceStack, LayoutMatch, disk_lookup};
-use operations::{MountFilesystem, MountReadOnly, Operation, SessionOp, StageName};
+use operations::{LoadKernel, MountFilesystem, MountReadOnly, Operation, SessionOp, StageName};
 use std::collections::BTreeSet;
+use uuid::Uuid;
 
 /// Finds the marker of an installation that must not be repeated.
 ///
@@ -121,13 +123,14 @@ pub(crate) fn plan_boot(
     let disks = disk_plans(layout, inventory, marked.marker);
     match read_only_mounts(layout, inventory, marked) {
         Ok((mounts, root_uuid)) => {
+            let load = LoadKernel { installed_esps: Some(find_esps(layout, inventory, marked.marker)) };
             let stages = [
                 (StageName::ReportBegin, announce_received(&request).into_iter().map(Operation::Run).collect()),
                 (
                     StageName::StorageMount,
                     mounts.into_iter().map(MountReadOnly).map(SessionOp::MountReadOnly).map(Operation::Run).collect(),
                 ),
-                (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel)]),
+                (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel(load))]),
                 (StageName::StorageUnmount, vec![Operation::Run(SessionOp::Unmount)]),
                 (
                     StageName::ReportFinal,
@@ -189,6 +192,12 @@ fn read_only_mounts(
         mounts.push(mount_without_replay(inventory, &device, "/boot")?.0);
     }
     Ok((mounts, root_uuid))
+}
+
+/// Returns the GUIDs of the EFI system partitions of the installed system.
+fn find_esps(layout: &Layout, inventory: &Inventory, marker: &InstallMarker) -> Vec<Uuid> {
+    let comparable = ComparableDiskIndex::new(&inventory.disks);
+    image_boot_setup::present_esps(&match_by_marker(layout, inventory, &comparable, marker))
 }
 
 /// Explains why the installed system cannot be booted. If the control plane records the allocation as installed, the

@@ -14,12 +14,12 @@ use model::allocation::{
 };
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::{self, FirmwareType, Inventory, Nic};
-use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel};
+use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionSpec, PartitionType, RaidLevel};
 use model::storage_graph::LayoutMatch;
 use netconfig::NetworkConfig;
 use operations::{
     BootDisk, BootFilesystem, ByteRange, Esp, FinishInputs, FinishedArray, FstabEntry, MachineFiles, NewPartition,
-    RequestedNetwork, RootFilesystem, RootVolume, SeedFilesystem,
+    RequestedNetwork, SeedFilesystem, SystemFilesystem, SystemVolume,
 };
 use uuid::Uuid;
 
@@ -149,7 +149,8 @@ pub(crate) fn finish_inputs(
         devices: writable_devices(decided),
         architecture: inventory.system.architecture,
         firmware: inventory.system.firmware,
-        root: root.map(|root| root_filesystem(meant, decided, root)).unwrap_or_default(),
+        root: root.map(|root| system_filesystem(meant, decided, root)).unwrap_or_default(),
+        usr: mounted("/usr").map(|usr| system_filesystem(meant, decided, usr)),
         arrays: layout
             .raid
             .iter()
@@ -190,14 +191,20 @@ fn seed_filesystem(filesystems: &[PlacedFilesystem]) -> Option<SeedFilesystem> {
     places.next()
 }
 
-fn root_filesystem(meant: &LayoutMatch, decided: &PlanDecisions, (wanted, is): &PlacedFilesystem) -> RootFilesystem {
+fn system_filesystem(
+    meant: &LayoutMatch,
+    decided: &PlanDecisions,
+    (wanted, is): &PlacedFilesystem,
+) -> SystemFilesystem {
     let below = meant.graph.objects_below([&wanted.device]);
+    let disks = below.disks.into_iter().filter_map(|index| meant.matched_disk(index));
     let volume = meant.graph.layout.logicalvolumes.iter().find(|volume| volume.device_path() == wanted.device);
-    RootFilesystem {
+    SystemFilesystem {
         uuid: is.uuid().unwrap_or_default().to_owned(),
         format: Some(wanted.format),
+        disks: disks.map(|disk| disk.device.clone()).collect(),
         arrays: below.arrays.into_iter().filter_map(|index| decided.arrays.get(index)).map(array_uuid).collect(),
-        volume: volume.map(|volume| RootVolume {
+        volume: volume.map(|volume| SystemVolume {
             group: volume.volumegroup.clone(),
             name: volume.name.clone(),
             kind: volume.lvmtype,
@@ -286,18 +293,30 @@ pub(crate) fn gap_before(first_lba: u64, sector_bytes: u32) -> Option<ByteRange>
     Some(ByteRange { start: FIRST_SECTOR_AFTER_GPT * BIOS_SECTOR, length: sectors * BIOS_SECTOR })
 }
 
+/// Returns the partitions of the layout whose disks are in the machine, in the order of the layout.
+fn matched_partitions<'a>(
+    meant: &LayoutMatch<'a>,
+) -> impl Iterator<Item = (&'a DiskSpec, &'a inventory::InventoryDisk, &'a PartitionSpec)> {
+    let disks = meant.graph.layout.disks.iter().enumerate();
+    let disks: Vec<_> = disks.filter_map(|(index, disk)| Some((disk, meant.matched_disk(index)?))).collect();
+    disks.into_iter().flat_map(|(disk, found)| disk.partitions.iter().map(move |part| (disk, found, part)))
+}
+
+/// Returns the GUIDs of the EFI system partitions that are on the disks.
+pub(crate) fn present_esps(meant: &LayoutMatch) -> Vec<Uuid> {
+    let esps = matched_partitions(meant).filter_map(|(disk, found, part)| {
+        efi_filesystem_on(meant.graph.layout, disk, part)?;
+        Some(present_partition(found, part.number)?.guid)
+    });
+    esps.collect()
+}
+
 /// Returns the EFI system partitions in the order of the layout's disks.
 fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
-    let disks = meant
-        .graph
-        .layout
-        .disks
-        .iter()
-        .enumerate()
-        .filter_map(|(index, disk)| Some((disk, meant.matched_disk(index)?)));
-    let parts = disks.flat_map(|(disk, found)| disk.partitions.iter().map(move |part| (disk, found, part)));
-    let esps = parts.filter_map(|(disk, found, part)| {
+    let esps = matched_partitions(meant).filter_map(|(disk, found, part)| {
         let (filesystem, array) = efi_filesystem_on(meant.graph.layout, disk, part)?;
+        let mut fates = meant.graph.layout.filesystems.iter().zip(&decided.filesystems);
+        let preserved = fates.any(|(listed, fate)| listed.device == filesystem.device && fate.is_preserved());
         let made = new_partition(decided, found, part.number);
         // A preserved partition is written only through its mount point in the layout.
         let place = made.or_else(|| present_partition(found, part.number).filter(|_| filesystem.path.is_some()))?;
@@ -310,6 +329,7 @@ fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
             sectors: place.last_lba + 1 - place.first_lba,
             sector_bytes: found.sector_bytes,
             path: filesystem.path.clone(),
+            preserved,
             array,
         })
     });
@@ -321,7 +341,7 @@ fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
 fn efi_filesystem_on<'a>(
     layout: &'a Layout,
     disk: &DiskSpec,
-    part: &model::layout::PartitionSpec,
+    part: &PartitionSpec,
 ) -> Option<(&'a FilesystemSpec, Option<DevicePath>)> {
     let device = disk.device.partition_path(part.number);
     let vfat = |on: &LayoutPath| {

@@ -113,6 +113,7 @@ fn find_esp(disk: &InventoryDisk, partition: &DiskPartition) -> Option<Esp> {
         sectors: partition.size_bytes / sector_bytes,
         sector_bytes: disk.sector_bytes,
         path: None,
+        preserved: false,
         array: None,
     })
 }

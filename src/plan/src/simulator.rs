@@ -152,7 +152,7 @@ impl Machine {
             | SessionOp::WriteCrypttab(_)
             | SessionOp::FindBootLoader
             | SessionOp::WriteBootEntries(_)
-            | SessionOp::LoadKernel
+            | SessionOp::LoadKernel(_)
             | SessionOp::ProvePreserved(_)
             | SessionOp::WriteMarker(_)
             | SessionOp::Unmount

@@ -16,8 +16,8 @@ use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, KeySource, Layout};
 use model::storage_graph::{DeviceStack, LayoutMatch};
 use operations::{
-    ActivationRehearsal, DeviceOp, DiskIdentity, FstabEntry, LockDisk, MachineFiles, MakeFilesystem, Operation,
-    PlanStage, PreservedObject, ProvePreserved, SessionOp, StageName, WriteMachineFiles, WriteMarker,
+    ActivationRehearsal, DeviceOp, DiskIdentity, FstabEntry, LoadKernel, LockDisk, MachineFiles, MakeFilesystem,
+    Operation, PlanStage, PreservedObject, ProvePreserved, SessionOp, StageName, WriteMachineFiles, WriteMarker,
 };
 use std::collections::BTreeSet;
 use storage_operations::{
@@ -217,7 +217,7 @@ fn system_stages(
         (StageName::TargetInstaller, vec![system.installer]),
         (StageName::TargetFstab, system.fstab.into_iter().chain(luks::write_crypttab(decided)).collect()),
         (StageName::BootEntries, system.entries.into_iter().chain(cleaning).collect()),
-        (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel)]),
+        (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel(LoadKernel::default()))]),
     ]
 }
 

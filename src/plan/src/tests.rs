@@ -40,6 +40,7 @@ mod image_architecture;
 mod image_finishing;
 mod image_network_managers;
 mod image_os_definition;
+mod initramfs_storage;
 mod installation_identity;
 mod insufficient_space;
 mod interrupted_first_installs;

@@ -10,7 +10,8 @@ use model::machine_migration::{MigrationAnswer, MigrationOffer};
 use newroot::NewRoot;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::efi;
-use newroot::system_setup::{self, AdaptedBoot, MigratedBoot};
+use newroot::boot::efi::loader_search::FoundLoader;
+use newroot::system_setup::{self, AdaptedBoot, MigratedBoot, PreservedEsps};
 use operations::{FinishInputs, ReceiveMigration, ReceivedDevice};
 use transfer::machine_migration::TransferDevice;
 
@@ -73,16 +74,19 @@ impl PlanExecutor {
         let (reporter, root_uuid) = (&*self.reporter, root_uuid.as_str());
         let adapted =
             system_setup::adapt_migrated_system(&root, finishing, root_uuid, with, &|line| reporter.print_line(line))?;
-        let info = self.updated_boot_info(&root, &adapted, root_uuid)?;
+        let info = self.updated_boot_info(&root, &adapted, root_uuid, &PreservedEsps::from_esps(&finishing.esps))?;
         if let Some(info) = info {
             write_boot_info(&info, &root)?;
         }
         self.entries_wanted = match (adapted.entries.is_empty(), came) {
-            (true, Some(loader)) => {
+            (true, Some(FoundLoader { path, has_fallback })) => {
                 self.print_line(&format!(
-                    "the firmware of this machine will start the boot loader {loader} of the received system"
+                    "the firmware of this machine will start the boot loader {path} of the received system"
                 ));
-                let entry = |esp| BootEntryRequest { esp, loader: loader.clone(), arguments: String::new() };
+                let entry = |esp| {
+                    let (loader, arguments) = (path.clone(), String::new());
+                    BootEntryRequest { esp, loader, arguments, required: !has_fallback }
+                };
                 (0..finishing.esps.len()).map(entry).collect()
             }
             _ => adapted.entries,
@@ -92,7 +96,7 @@ impl PlanExecutor {
 
     /// Returns the boot loader on the first mounted EFI system partition. Other EFI system partitions are copies of the
     /// first.
-    fn find_received_loader(&self, finishing: &FinishInputs) -> Option<String> {
+    fn find_received_loader(&self, finishing: &FinishInputs) -> Option<FoundLoader> {
         if finishing.firmware != FirmwareType::Uefi {
             return None;
         }
@@ -107,11 +111,12 @@ impl PlanExecutor {
         root: &NewRoot,
         adapted: &AdaptedBoot,
         root_uuid: &str,
+        preserved: &PreservedEsps,
     ) -> Result<Option<BootInfo>> {
         if let Some(info) = &adapted.info {
             return Ok(Some(info.clone()));
         }
-        self.describe_boot_with_loader(root)?;
+        self.describe_boot_with_loader(root, preserved)?;
         if self.firmware_boot.is_some() {
             return Ok(None);
         }

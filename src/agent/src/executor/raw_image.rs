@@ -8,7 +8,7 @@ use linux::storage::{disk_identity, filesystem_growth, image_table_adaptation};
 use model::device_name::DevicePath;
 use model::inventory::{DiskPartition, DiskTable};
 use model::layout::{self, FilesystemFormat};
-use newroot::system_setup;
+use newroot::system_setup::{self, PreservedEsps};
 use operations::{BurnDisk, ExpectedFilesystem, FinishInputs, MountFilesystem, SeedFilesystem};
 use std::time::Instant;
 use time::OffsetDateTime;
@@ -92,7 +92,7 @@ impl PlanExecutor {
         system_setup::finish_raw_image(&root, finishing, root_uuid, OffsetDateTime::now_utc(), &|line| {
             reporter.print_line(line)
         })?;
-        self.describe_boot_with_loader(&root)
+        self.describe_boot_with_loader(&root, &PreservedEsps::from_esps(&finishing.esps))
     }
 }
 

@@ -10,11 +10,12 @@ use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::boot_parameter_discovery::BootSource;
 use newroot::boot::{boot_parameter_discovery, efi, kexec};
 use newroot::system_setup::selinux;
-use newroot::system_setup::{self, BootRecord};
+use newroot::system_setup::{self, BootRecord, PreservedEsps};
 use operations::{FinishInputs, MachineFiles, RemoveVariables, WriteBootEntries};
 use std::path::Path;
 use std::thread;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 impl PlanExecutor {
     pub(super) fn write_machine_files(&self, files: &MachineFiles) -> Result<()> {
@@ -70,18 +71,20 @@ impl PlanExecutor {
             }
             // `false`: an image that consists of files does not contain an installed boot loader, so the system can be
             // booted only by kexec.
-            BootRecord::Unknown => match self.describe_boot(&root, false)? {
-                None => Ok(()),
-                Some(reason) => Err(Error::new(Phase::Boot, reason)),
-            },
+            BootRecord::Unknown => {
+                match self.describe_boot(&root, false, &PreservedEsps::from_esps(&finishing.esps))? {
+                    None => Ok(()),
+                    Some(reason) => Err(Error::new(Phase::Boot, reason)),
+                }
+            }
         }
     }
 
     /// Finds the boot parameters of the installed system. Returns `None` if the system can be booted by kexec. If only
     /// the system's boot loader can determine the parameters, returns the reason; the machine is then booted through
     /// its firmware.
-    fn describe_boot(&mut self, root: &NewRoot, has_loader: bool) -> Result<Option<String>> {
-        match boot_parameter_discovery::write_missing_boot_info(root, has_loader)? {
+    fn describe_boot(&mut self, root: &NewRoot, has_loader: bool, preserved: &PreservedEsps) -> Result<Option<String>> {
+        match boot_parameter_discovery::write_missing_boot_info(root, has_loader, preserved)? {
             BootSource::BootInfo => Ok(None),
             BootSource::Config(from) => {
                 self.print_line(&format!("the kernel, the initrd and the kernel arguments are taken from {from}"));
@@ -95,8 +98,8 @@ impl PlanExecutor {
     }
 
     /// Finds the boot parameters of a system that has its own boot loader.
-    pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
-        if let Some(reason) = self.describe_boot(root, true)? {
+    pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot, preserved: &PreservedEsps) -> Result<()> {
+        if let Some(reason) = self.describe_boot(root, true, preserved)? {
             self.print_line(&format!(
                 "WARNING: {reason}: the machine reboots through its firmware instead of by kexec"
             ));
@@ -111,27 +114,33 @@ impl PlanExecutor {
 
     /// Finds the boot loader that the image contains.
     pub(super) fn find_loader(&mut self) -> Result<()> {
-        let loader = efi::loader_search::find_loader(&self.open_root()?, Architecture::NATIVE)?;
-        self.print_line(&format!("boot loader of the image: {loader}"));
-        self.entries_wanted = vec![BootEntryRequest { esp: 0, loader, arguments: String::new() }];
+        let found = efi::loader_search::find_loader(&self.open_root()?, Architecture::NATIVE)?;
+        self.print_line(&format!("boot loader of the image: {loader}", loader = found.path));
+        let required = !found.has_fallback;
+        self.entries_wanted = vec![BootEntryRequest { loader: found.path, required, ..BootEntryRequest::default() }];
         Ok(())
     }
 
     /// Writes boot entries, or prints a line if the image's installer has already written them.
-    pub(super) fn write_boot_entries(&self, planned: &WriteBootEntries) {
+    pub(super) fn write_boot_entries(&mut self, planned: &WriteBootEntries) -> Result<()> {
         if self.entries_wanted.is_empty() {
-            return self.print_line("boot entries: written by the image's installer");
+            self.print_line("boot entries: written by the image's installer");
+            return Ok(());
         }
-        efi::write_boot_entries(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| {
-            self.print_line(line)
-        });
+        self.entries_written =
+            efi::write_boot_entries(Path::new(efi::VARIABLES), planned, &self.entries_wanted, &|line| {
+                self.print_line(line)
+            })?;
+        Ok(())
     }
 
     pub(super) fn remove_variables(&self, removal: &RemoveVariables) -> Result<()> {
         efi::remove_variables(Path::new(efi::VARIABLES), removal, &|line| self.print_line(line))
     }
 
-    pub(super) fn load_kernel(&mut self) -> Result<()> {
+    /// Loads the kernel of the installed system. `installed_esps` are the EFI system partitions of a system that an
+    /// earlier run has installed; `None` if this run has installed the system.
+    pub(super) fn load_kernel(&mut self, installed_esps: Option<&[Uuid]>) -> Result<()> {
         if let Some(boot) = &self.firmware_boot {
             self.print_line("no kernel is loaded: the boot loader of the image starts the system");
             self.facts.boot = Some(boot.clone());
@@ -140,7 +149,7 @@ impl PlanExecutor {
         let root = self.open_root()?;
         let boot = read_boot_info(&root)?;
         if !kexec::is_supported() {
-            return self.boot_through_firmware(boot);
+            return self.boot_through_firmware(boot, installed_esps);
         }
         let first = selinux::add_relabeling_arguments(&root, &boot);
         self.print_line(&format!("{} {}", first.kernel, first.cmdline));
@@ -151,14 +160,19 @@ impl PlanExecutor {
 
     /// Prepares a reboot into the installed system through the firmware, because the kernel of the ramdisk does not
     /// support kexec. If the boot entry cannot be selected, the firmware's boot order decides, which is sufficient
-    /// after an installation: a server that has received the report of success boots the machine from its disk.
-    fn boot_through_firmware(&mut self, boot: BootInfo) -> Result<()> {
-        let selected = efi::boot_own_entry_next(Path::new(efi::VARIABLES));
+    /// after an installation: a server that has received the report of success boots the machine from its disk. The
+    /// entries of other systems are not considered, because drophammer may have installed them, too.
+    fn boot_through_firmware(&mut self, boot: BootInfo, installed_esps: Option<&[Uuid]>) -> Result<()> {
+        let variables = Path::new(efi::VARIABLES);
+        let selected = match installed_esps {
+            Some(esps) => efi::boot_installed_system_next(variables, esps),
+            None => efi::boot_written_entry_next(variables, &self.entries_written),
+        };
         match selected {
             Ok(entry) => self.print_line(&format!(
                 "no kernel is loaded, because this kernel does not support kexec: the firmware starts {entry} at the next boot"
             )),
-            Err(error) if !self.entries_wanted.is_empty() => self.print_line(&format!(
+            Err(error) if installed_esps.is_none() => self.print_line(&format!(
                 "WARNING: this kernel does not support kexec, and the boot entry of the system cannot be selected: {error}. \
                  The machine reboots, and the firmware's boot order applies"
             )),

@@ -11,6 +11,7 @@ use common::error_code::ErrorCode;
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use common::sync::lock_mutex;
 use common::{diagnostic, output};
+use independent_steps::WrittenImage;
 use install_mode_decision::decide_install_mode;
 use model::allocation::{Allocation, AssignedMachine};
 use model::deploy_steps::{self, EraseMode, OfferedStep, StepKind};
@@ -19,7 +20,7 @@ use model::install_report::DiskChanges;
 use model::inventory::Inventory;
 use model::ironic_raid::RaidConfig;
 use model::layout::Layout;
-use plan::{DiskPlan, DiskVerdict, Plan, PlanRefusal, PlanSubject, request_from_allocation};
+use plan::{DiskPlan, DiskVerdict, Plan, PlanRefusal, request_from_allocation};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
@@ -49,13 +50,6 @@ struct DeployInput {
     machine: String,
     /// Ids that were generated for the plan, in order. The ids are needed to recreate the same plan.
     ids: Vec<Uuid>,
-}
-
-/// Whole-disk image that was written in this boot, and its disk.
-#[derive(Clone)]
-struct WrittenImage {
-    disk: KernelName,
-    subject: PlanSubject,
 }
 
 /// Deploy whose first steps are complete.
@@ -131,7 +125,8 @@ impl StepRunner {
         }
     }
 
-    /// Drops the state of previous steps.
+    /// Drops the state of previous steps. Called only where [`MachineActions`] makes a partial installation unbootable:
+    /// without the state, the partial installation would count as complete.
     fn drop_state(&self) {
         *lock_mutex(&self.started) = None;
         *lock_mutex(&self.written) = None;
@@ -160,7 +155,6 @@ impl StepRunner {
 
     /// Plans a deploy, and runs its first `until` core steps.
     fn begin_deploy(&self, node: &IronicNode, args: &Map<String, Value>, until: usize) -> Result<Value> {
-        self.drop_state();
         let layout = deploy_args::parse_layout(args)?;
         let wish = deploy_args::parse_mode(args)?;
         let mut allocation = deploy_args::build_allocation(node, args)?;
@@ -173,6 +167,7 @@ impl StepRunner {
         // `reinstall` is set before the installation to replace is known, because `begin_step` unlocks preserved
         // volumes only for a reinstall.
         allocation.reinstall = matches!(wish, RequestedMode::Reinstall { .. });
+        self.drop_state();
         let inventory = self.actions.begin_step(Some((&layout, &mut allocation)))?;
         self.plan_and_run(node, layout, wish, inventory, allocation, until)
     }
@@ -180,11 +175,11 @@ impl StepRunner {
     /// Creates the arrays that the node requests. Derives a layout from these arrays, and runs the same step as for a
     /// layout that the operator has specified.
     fn create_arrays(&self, node: &IronicNode, config: &RaidConfig) -> Result<Value> {
-        self.drop_state();
         let mut allocation = deploy_args::build_allocation(node, &Map::new())?;
         if allocation.image.url.is_empty() {
             allocation.image.id = LATER_IMAGE_PLACEHOLDER.to_owned();
         }
+        self.drop_state();
         let inventory = self.actions.begin_step(None)?;
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
         let mut free = inventory.clone();

@@ -10,9 +10,9 @@ use model::inventory::InventoryDisk;
 use std::path::Path;
 use std::thread;
 
-/// Name prefixes of block devices that are not disks: devices backed by memory, files or other disks, and CD and floppy
-/// drives. The areas of an eMMC are recognized by [`KernelName::is_emmc_area`].
-const EXCLUDED_NAME_PREFIXES: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
+/// Name prefixes of block devices that are not disks: devices backed by memory, files or other disks (`zd` is a volume
+/// of a zpool), and CD and floppy drives. The areas of an eMMC are recognized by [`KernelName::is_emmc_area`].
+const EXCLUDED_NAME_PREFIXES: [&str; 10] = ["loop", "ram", "zram", "dm-", "md", "bcache", "drbd", "zd", "sr", "fd"];
 
 /// SCSI peripheral type of a disk (SPC-5 table 150).
 const SCSI_DISK: &str = "0";
@@ -57,7 +57,7 @@ fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static
 fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDepth) -> Result<Option<InventoryDisk>> {
     let dir = roots.sys.join("block").join(name);
     let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
-    if is_other_device(&dir, name) {
+    if is_other_device(&dir, name)? {
         return Ok(None);
     }
     let Some(size_bytes) = parse_sectors(&at("size")).filter(|size| *size > 0) else {
@@ -69,8 +69,7 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
         return Ok(None);
     };
     let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
-    let name = KernelName::from(name);
-    let device = name.device_path();
+    let (name, device) = (KernelName::from(name), KernelName::from(name).device_path());
     // For SATA disks, the model is taken from the identify data, which contain 40 characters of it; SCSI provides only
     // 16.
     let identity = ata_identity::read_identity(&dir);
@@ -107,13 +106,15 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
 }
 
 /// Returns whether the block device is not a disk.
-fn is_other_device(dir: &Path, name: &str) -> bool {
+fn is_other_device(dir: &Path, name: &str) -> Result<bool> {
     let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
-    // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node.
-    KernelName::from(name).is_emmc_area()
+    // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node. The kernel lists the
+    // devices below a device in `slaves`, whatever driver made the device. A disk has none.
+    Ok(KernelName::from(name).is_emmc_area()
         || EXCLUDED_NAME_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || at("hidden") == "1"
         || at("device/type") == SCSI_CDROM
+        || !list_names(&dir.join("slaves"))?.is_empty())
 }
 
 /// Reads the partition table and the signatures of the disk.

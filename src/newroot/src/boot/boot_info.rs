@@ -32,6 +32,16 @@ pub fn write_boot_info(info: &BootInfo, root: &NewRoot) -> Result<()> {
     root.write_file(PATH, 0o644, text.as_bytes())
 }
 
+/// Removes boot-info.yaml, which an image may have kept from the machine on which it was built. Called before the
+/// image's installer runs: otherwise, an installer that does not write the file would make this machine boot with the
+/// arguments of that machine.
+///
+/// # Errors
+/// Fails if the file cannot be removed.
+pub(crate) fn remove_boot_info(root: &NewRoot) -> Result<()> {
+    root.remove(PATH)
+}
+
 /// Parses boot-info.yaml. Ignores keys that [`BootInfo`] does not contain.
 fn parse_boot_info(text: &str) -> Result<BootInfo> {
     let yaml = yaml::read_document(text, LoaderOptions::default());

@@ -10,47 +10,69 @@ mod variable_removal;
 
 pub(crate) use boot_variable_writer::apply_changes;
 pub(crate) use entry_changes::{add_label_prefix, decide_changes};
-pub use installed_system_boot_next::boot_own_entry_next;
+pub use installed_system_boot_next::{boot_installed_system_next, boot_written_entry_next};
 pub use network_boot_next::{NetworkEntry, find_pxe_entry, set_boot_next};
 pub use variable_removal::remove_variables;
 
 pub use linux::efi::{BootVariables, LoadOption, PartitionLocation, VARIABLES, drophammer_variables};
 
+use common::error::{Error, Phase, Result};
 use model::install_report::BootEntryRequest;
 use operations::WriteBootEntries;
+use std::cell::RefCell;
 use std::path::Path;
 
 /// Text for warnings about missing boot entries if the disks contain a boot loader (UEFI specification 3.5.1.1).
 const FALLBACK: &str = r"the machine boots from the fallback path \EFI\BOOT on its disks instead";
 
-/// Text for warnings about missing boot entries if the firmware starts the kernel directly. The kernel then receives
-/// its command line only through its boot entry.
-const MISSING_ENTRY_CONSEQUENCE: &str =
-    "without boot entries, the machine cannot boot from its disks, because the image lacks a boot loader";
+/// Text for messages about missing boot entries if the firmware can start the system only through its boot entry.
+const NO_FALLBACK: &str = "without boot entries, the machine cannot boot from its disks, because they contain no boot \
+     loader at the fallback path \\EFI\\BOOT";
 
-/// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are only logged
-/// as warnings, because a boot loader on the disks can be started without a boot entry.
+/// Writes the boot entries of this installation. Logs the changes and all resulting entries. Returns the numbers of the
+/// entries that the firmware has stored. Failures are only logged as warnings if a boot loader on the disks can be
+/// started without a boot entry.
+///
+/// # Errors
+/// Fails if the entries are required, and the firmware has not stored any of them in the boot order: the firmware could
+/// then not start the system.
 pub fn write_boot_entries(
     directory: &Path,
     planned: &WriteBootEntries,
     wanted: &[BootEntryRequest],
     say: &dyn Fn(&str),
-) {
-    let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
-    let otherwise = if needs_them { MISSING_ENTRY_CONSEQUENCE } else { FALLBACK };
-    let warn = |why: &str| say(&format!("WARNING: boot entries: {why}; {otherwise}"));
-    // If efivarfs is not mounted, its directory is empty or missing.
-    if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
-        let mount = "mount -t efivarfs efivarfs";
-        return warn(&format!(
-            "found no EFI variables in {folder}; try `{mount} {folder}`",
-            folder = directory.display()
-        ));
+) -> Result<Vec<u16>> {
+    let is_required = wanted.iter().any(|entry| entry.required);
+    let otherwise = if is_required { NO_FALLBACK } else { FALLBACK };
+    let warnings = RefCell::new(Vec::new());
+    let warn = |why: &str| {
+        say(&format!("WARNING: boot entries: {why}; {otherwise}"));
+        warnings.borrow_mut().push(why.to_owned());
+    };
+    let (stored, is_in_order) = store_entries(directory, planned, wanted, say, &warn);
+    if is_required && !is_in_order {
+        let why = warnings.into_inner().join("; ");
+        let message = format!("boot entries: {why}; {otherwise}; install GRUB or systemd-boot there in the image");
+        return Err(Error::new(Phase::Boot, message));
     }
-    let before = match BootVariables::read(directory) {
-        Ok(BootVariables { unreadable_order: Some(why), .. }) => return warn(&why),
+    Ok(stored)
+}
+
+/// Writes the boot entries. Returns the numbers of the entries that the firmware has stored, and whether the boot order
+/// contains one of them.
+fn store_entries(
+    directory: &Path,
+    planned: &WriteBootEntries,
+    wanted: &[BootEntryRequest],
+    say: &dyn Fn(&str),
+    warn: &dyn Fn(&str),
+) -> (Vec<u16>, bool) {
+    let before = match read_variables(directory) {
         Ok(variables) => variables,
-        Err(error) => return warn(&error.to_string()),
+        Err(why) => {
+            warn(&why);
+            return (Vec::new(), false);
+        }
     };
     let (options, refused) = build_load_options(planned, wanted);
     refused.iter().for_each(|why| warn(why));
@@ -59,8 +81,36 @@ pub fn write_boot_entries(
         say("boot entries: already up to date");
     }
     apply_changes(directory, &changes, &before).iter().for_each(|why| warn(why));
-    if let Ok(after) = BootVariables::read(directory) {
-        after.to_string().lines().for_each(say);
+    let after = match read_variables(directory) {
+        Ok(variables) => variables,
+        Err(why) => {
+            warn(&why);
+            return (Vec::new(), false);
+        }
+    };
+    after.to_string().lines().for_each(say);
+    let is_stored = |number: &u16| {
+        after.entries.get(number).is_some_and(|value| options.iter().any(|option| option.to_bytes() == *value))
+    };
+    let stored: Vec<u16> = changes.ours.into_iter().filter(is_stored).collect();
+    let is_in_order = stored.iter().any(|number| after.position_in_order(*number).is_some());
+    (stored, is_in_order)
+}
+
+/// Reads the boot configuration.
+///
+/// # Errors
+/// Returns the reason if the variables or the boot order cannot be read.
+fn read_variables(directory: &Path) -> std::result::Result<BootVariables, String> {
+    // If efivarfs is not mounted, its directory is empty or missing.
+    if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
+        let folder = directory.display();
+        return Err(format!("found no EFI variables in {folder}; try `mount -t efivarfs efivarfs {folder}`"));
+    }
+    match BootVariables::read(directory) {
+        Ok(BootVariables { unreadable_order: Some(why), .. }) => Err(why),
+        Ok(variables) => Ok(variables),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -68,7 +118,7 @@ pub fn write_boot_entries(
 fn build_load_options(planned: &WriteBootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
     let label = add_label_prefix(&planned.label);
-    for BootEntryRequest { esp, loader, arguments } in wanted {
+    for BootEntryRequest { esp, loader, arguments, .. } in wanted {
         let Some(esp) = planned.esps.get(*esp) else {
             refused.push(format!(
                 "cannot create an entry for {loader}: the entry is for the EFI system partition with the index {index}, but the machine has only {count} of these partitions", index = esp + 1, count = planned.esps.len()));

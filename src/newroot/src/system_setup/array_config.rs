@@ -105,13 +105,13 @@ pub(super) mod tests {
     use model::layout::RaidLevel;
     use uuid::Uuid;
 
-    pub(crate) fn array(name: &str, is_beneath_root: bool) -> BootArray {
+    pub(crate) fn array(name: &str, is_beneath_system: bool) -> BootArray {
         BootArray {
             device: format!("/dev/md/{name}").into(),
             uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             level: RaidLevel::Raid1,
             metadata: "1.2".into(),
-            is_beneath_root,
+            is_beneath_system,
         }
     }
 
@@ -147,7 +147,7 @@ pub(super) mod tests {
     #[test]
     fn lvm_devices_file_is_removed_for_any_root_device() {
         let wants = crate::system_setup::boot_setup::tests::wants();
-        assert_eq!(wants.group, None);
+        assert_eq!(wants.groups, []);
         let (_dir, root) = crate::system_setup::testing::tree(&[
             ("etc/lvm/devices/system.devices", "IDTYPE=sys_wwid\n"),
             ("etc/lvm/lvm.conf", "config {}\n"),

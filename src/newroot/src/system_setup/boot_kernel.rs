@@ -3,6 +3,7 @@
 use super::bls_entry;
 use super::file_search::{find_matching, is_directory, is_file};
 use super::grub_config_reader::read_grub_variables;
+use super::preserved_esps::PreservedEsps;
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use common::format::natural_sort_key;
@@ -78,12 +79,12 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
 }
 
 /// Returns the kernel to boot. If the target contains several kernels, logs which kernel is chosen: kernels with
-/// modules are preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot`
-/// is copied there.
+/// modules are preferred, then kernels that are not rescue kernels, then the highest version. A kernel or initramfs
+/// outside `/boot` is copied there.
 ///
 /// # Errors
-/// Returns an error if the target does not contain a kernel, or the kernel cannot be copied.
-pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
+/// Returns an error if the target does not contain a kernel, or a file cannot be copied.
+pub(crate) fn find_kernel(root: &NewRoot, preserved: &PreservedEsps, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Kernels with modules are preferred, since few machines can boot without modules. Rescue kernels are chosen only
     // if there is no other kernel.
@@ -104,19 +105,23 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
             others = others.join(", ")
         ));
     }
-    let mut kernel = add_boot_entry(root, newest.into_kernel(root));
-    if !kernel.image.starts_with("/boot/") {
-        // Kernel and initramfs must be in the same filesystem, because boot loaders expect this.
-        let image = format!("/boot/vmlinuz-{}", kernel.version);
-        copy_file(root, &kernel.image, &image)?;
-        kernel.image = image;
-    }
+    let initrd = newest.new_initrd(root);
+    let mut kernel = add_boot_entry(root, newest.into_kernel(root), preserved);
+    let image = format!("/boot/vmlinuz-{}", kernel.version);
+    copy_to_boot(root, &mut kernel.image, image, 0o644)?;
+    copy_to_boot(root, &mut kernel.initrd, initrd, 0o600)?;
     Ok(kernel)
 }
 
-fn copy_file(root: &NewRoot, from: &str, to: &str) -> Result<()> {
-    let mut file = root.open_file(from).context(Phase::Target, || format!("read the image's {from}"))?;
-    root.write_file_from(to, 0o644, &mut file)
+/// Copies a file to the path `to` in `/boot`, and changes `path` accordingly, unless the file is already in `/boot`.
+/// The boot loader reads kernel and initramfs only from the filesystem that contains `/boot`.
+fn copy_to_boot(root: &NewRoot, path: &mut String, to: String, mode: u32) -> Result<()> {
+    if !path.starts_with("/boot/") {
+        let mut file = root.open_file(path).context(Phase::Target, || format!("read the image's {path}"))?;
+        root.write_file_from(&to, mode, &mut file)?;
+        *path = to;
+    }
+    Ok(())
 }
 
 /// Returns the paths of all kernels of the target.
@@ -178,21 +183,31 @@ impl KernelCandidate {
     }
 
     fn into_kernel(self, root: &NewRoot) -> BootKernel {
-        let KernelCandidate { image, name, version } = self;
-        let path = |form: &str| form.replace("{version}", &version).replace("{name}", &name);
-        let there = INITRDS.iter().map(|form| path(form)).find(|path| is_file(root, path));
-        let is_there = |marker: &str| is_file(root, marker) || is_directory(root, marker);
-        let new = || NEW_INITRDS.iter().find(|(marker, _)| is_there(marker)).map(|(_, form)| path(form));
-        let initrd = there.or_else(new).unwrap_or_default();
+        let there = INITRDS.iter().map(|form| self.fill_path(form)).find(|path| is_file(root, path));
+        let initrd = there.unwrap_or_else(|| self.new_initrd(root));
+        let KernelCandidate { image, version, .. } = self;
         BootKernel { image, initrd, words: Vec::new(), entry: None, version }
+    }
+
+    /// Returns the path in `/boot` for a new initramfs.
+    fn new_initrd(&self, root: &NewRoot) -> String {
+        let is_there = |marker: &str| is_file(root, marker) || is_directory(root, marker);
+        let form = NEW_INITRDS.iter().find(|(marker, _)| is_there(marker));
+        form.map(|(_, form)| self.fill_path(form)).unwrap_or_default()
+    }
+
+    fn fill_path(&self, form: &str) -> String {
+        form.replace("{version}", &self.version).replace("{name}", &self.name)
     }
 }
 
-/// Adds path and options of the kernel's boot entry in the target, if there is one.
-fn add_boot_entry(root: &NewRoot, kernel: BootKernel) -> BootKernel {
+/// Adds path and options of the kernel's boot entry in the target, if there is one. An entry on a preserved EFI system
+/// partition may belong to another system, and is skipped.
+fn add_boot_entry(root: &NewRoot, kernel: BootKernel, preserved: &PreservedEsps) -> BootKernel {
     let name = kernel.image.rsplit('/').next().unwrap_or_default().to_owned();
-    let variables = read_grub_variables(root);
-    for path in ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern)) {
+    let variables = read_grub_variables(root, preserved);
+    let entries = ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern));
+    for path in entries.filter(|path| !preserved.contains(path)) {
         let Some(entry) = root.read_text(&path).ok().and_then(|text| bls_entry::parse_entry(&text, &variables)) else {
             continue;
         };
@@ -216,7 +231,31 @@ mod tests {
             files.iter().map(|path| (*path, if path.ends_with("pkgbase") { "linux\n" } else { "" })).collect();
         let (_dir, root) = tree(&files);
         let said = RefCell::new(Vec::new());
-        (find_kernel(&root, &|line| said.borrow_mut().push(line.to_owned())), said.into_inner())
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        let kernel = find_kernel(&root, &PreservedEsps::default(), &say);
+        (kernel, said.into_inner())
+    }
+
+    /// If `/boot` is a separate filesystem, the boot loader cannot read `/usr`.
+    #[test]
+    fn kernel_and_initramfs_outside_of_boot_are_copied_there() {
+        let directory = "usr/lib/modules/6.9";
+        let [kernel, initrd] = ["vmlinuz", "initramfs.img"].map(|name| format!("{directory}/{name}"));
+        let (_dir, root) = tree(&[(&kernel, "k"), (&initrd, "i"), ("usr/bin/pacman", "")]);
+        let kernel = find_kernel(&root, &PreservedEsps::default(), &|_| ()).unwrap();
+        assert_eq!((kernel.image.as_str(), kernel.initrd.as_str()), ("/boot/vmlinuz-6.9", "/boot/initramfs-6.9.img"));
+        assert_eq!(root.read_text(&kernel.image).unwrap() + &root.read_text(&kernel.initrd).unwrap(), "ki");
+    }
+
+    #[test]
+    fn boot_entry_of_another_system_on_a_preserved_esp_is_skipped() {
+        let entry = "linux /vmlinuz-6.1\noptions root=UUID=2 other=1\n";
+        let (_dir, root) = tree(&[("boot/vmlinuz-6.1", ""), ("boot/efi/loader/entries/other.conf", entry)]);
+        let preserved = super::super::preserved_esps::tests::at_boot_efi();
+        let kernel = find_kernel(&root, &preserved, &|_| ()).unwrap();
+        assert_eq!((kernel.words.len(), kernel.entry), (0, None));
+        let kernel = find_kernel(&root, &PreservedEsps::default(), &|_| ()).unwrap();
+        assert_eq!(kernel.entry.as_deref(), Some("/boot/efi/loader/entries/other.conf"));
     }
 
     /// Paths as in the packages of the distributions.
@@ -251,7 +290,7 @@ mod tests {
             (
                 "Fedora with its kernel in /usr",
                 &["usr/lib/modules/6.9.fc40/vmlinuz", "usr/lib/modules/6.9.fc40/initramfs.img"],
-                ["6.9.fc40", "/boot/vmlinuz-6.9.fc40", "/usr/lib/modules/6.9.fc40/initramfs.img"],
+                ["6.9.fc40", "/boot/vmlinuz-6.9.fc40", "/boot/initramfs-6.9.fc40.img"],
             ),
             (
                 "SUSE",

@@ -9,6 +9,7 @@ mod systemd_boot;
 mod uki;
 
 pub(crate) use grub_bios::{find_modules as grub_for_bios, reinstall_grub_bios as renew_grub_bios};
+pub(crate) use grub_uefi::describe_skipped_images as skipped_grub_images;
 pub(crate) use uki::describe_missing_tools as uki_in_vain;
 
 use super::machine_boot_requirements::BootRequirements;
@@ -18,7 +19,6 @@ use super::image_architecture::require_architecture;
 use super::loader_context::LoaderContext;
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
-use model::architecture::Architecture;
 use model::install_report::BootEntryRequest;
 use model::inventory::FirmwareType;
 
@@ -48,11 +48,11 @@ struct EspInstallation {
 /// Returns an error in two cases: the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or the
 /// machine boots in UEFI mode and the layout does not contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
-    let uefi = [
-        (BootLoader::Uki, uki::is_configured as fn(&NewRoot, Architecture) -> bool),
+    let uefi: [(BootLoader, fn(&NewRoot, &BootRequirements) -> bool); 4] = [
+        (BootLoader::Uki, |root, wants| uki::is_configured(root, wants.architecture)),
         (BootLoader::GrubUefi, grub_uefi::is_available),
-        (BootLoader::SystemdBoot, systemd_boot::is_available),
-        (BootLoader::Uki, uki::is_available),
+        (BootLoader::SystemdBoot, |root, wants| systemd_boot::is_available(root, wants.architecture)),
+        (BootLoader::Uki, |root, wants| uki::is_available(root, wants.architecture)),
     ];
     match wants.firmware {
         FirmwareType::Uefi if wants.esps.is_empty() => Err(Error::new(
@@ -60,7 +60,7 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
             "this machine boots in UEFI mode, but the layout does not contain an EFI system partition",
         )),
         FirmwareType::Uefi => {
-            let found = uefi.into_iter().find(|(_, is_in)| is_in(root, wants.architecture));
+            let found = uefi.into_iter().find(|(_, is_in)| is_in(root, wants));
             Ok(found.map_or(BootLoader::Stub, |(loader, _)| loader))
         }
         FirmwareType::Bios if grub_bios::find_modules(root).is_some() => Ok(BootLoader::GrubBios),
@@ -99,7 +99,10 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
         uki::remove_built_image(start.root)?;
     }
     let loader = on_esps.loader.replace('/', "\\");
-    let entry = |esp| BootEntryRequest { esp, loader: loader.clone(), arguments: on_esps.arguments.clone() };
+    let entry = |esp| {
+        let (loader, arguments) = (loader.clone(), on_esps.arguments.clone());
+        BootEntryRequest { esp, loader, required: !arguments.is_empty(), arguments }
+    };
     Ok((0..start.wants.esps.len()).map(entry).collect())
 }
 

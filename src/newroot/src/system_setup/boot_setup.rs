@@ -40,7 +40,10 @@ pub(crate) fn find_boot_components(
     if loader.is_some_and(|loader| loader != BootLoader::GrubBios) {
         boot_loader::uki_in_vain(root, wants.architecture).iter().for_each(|why| say(why));
     }
-    let kernel = boot_kernel::find_kernel(root, say)?;
+    if loader.is_some() {
+        boot_loader::skipped_grub_images(root, wants).iter().for_each(|why| say(why));
+    }
+    let kernel = boot_kernel::find_kernel(root, &wants.preserved_esps, say)?;
     image_architecture::require_architecture(root, wants.architecture, &[&kernel.image])?;
     Ok(BootComponents { kernel, loader })
 }
@@ -72,6 +75,7 @@ pub(crate) fn make_bootable(
 pub(super) mod tests {
     use super::*;
     use crate::system_setup::machine_boot_requirements::FilesystemByUuid;
+    use crate::system_setup::preserved_esps::PreservedEsps;
     use model::architecture::Architecture;
     use model::inventory::FirmwareType;
     use model::layout::FilesystemFormat;
@@ -82,11 +86,14 @@ pub(super) mod tests {
             architecture: Architecture::Amd64,
             firmware: FirmwareType::Uefi,
             root: FilesystemByUuid { uuid: "r-uuid".into(), format: FilesystemFormat::Ext4 },
+            usr_format: None,
             boot: None,
             arrays: Vec::new(),
-            group: None,
+            groups: Vec::new(),
             esps: Vec::new(),
+            preserved_esps: PreservedEsps::default(),
             disks: Vec::new(),
+            initramfs_disks: Vec::new(),
             consoles: ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec(),
             arguments: vec!["last=1".into()],
             system: "debian".into(),

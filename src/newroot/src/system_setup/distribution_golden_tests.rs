@@ -18,7 +18,7 @@ use model::layout::RaidLevel;
 use netconfig::NetworkConfig;
 use operations::{
     BootDisk, ByteRange, Esp, FinishInputs, FinishedArray, MachineFiles, PlanAssignment, RequestedNetwork,
-    RootFilesystem,
+    SystemFilesystem,
 };
 use serde_json::json;
 use std::fs;
@@ -105,7 +105,11 @@ fn finishing(firmware: FirmwareType) -> FinishInputs {
     let assigned = PlanAssignment { allocation, consoles: vec!["ttyS0,115200n8".into()] };
     FinishInputs {
         firmware,
-        root: RootFilesystem { uuid: "r-uuid".into(), arrays: vec![Uuid::from_u128(1)], ..RootFilesystem::default() },
+        root: SystemFilesystem {
+            uuid: "r-uuid".into(),
+            arrays: vec![Uuid::from_u128(1)],
+            ..SystemFilesystem::default()
+        },
         arrays: vec![array("root", 1, "1.2"), array("efi", 2, "1.0")],
         esps: if firmware == FirmwareType::Uefi { vec![esp("/dev/none1"), esp("/dev/none2")] } else { vec![] },
         boot_disks: vec![disk("/dev/none1"), disk("/dev/none2")],

@@ -1,6 +1,7 @@
 //! GRUB variables of an image, read from GRUB's environment block and from the assignments in GRUB's configuration.
 
 use super::file_search::find_matching;
+use super::preserved_esps::PreservedEsps;
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
 use crate::NewRoot;
 use common::error::Result;
@@ -20,17 +21,24 @@ pub(crate) const MOUNT_POINTS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
 /// Maximum nesting depth of files that are read with `source`.
 const MAX_DEPTH: u32 = 4;
 
+/// Returns the files that match these patterns, except those of other systems on preserved EFI system partitions.
+fn list_files(root: &NewRoot, patterns: &[&str], preserved: &PreservedEsps) -> Vec<String> {
+    let mut paths: Vec<String> = patterns.iter().flat_map(|pattern| find_matching(root, pattern)).collect();
+    paths.retain(|path| !preserved.contains(path));
+    paths
+}
+
 /// Reads the variables. Variables of the environment block take precedence over variables of the configuration.
-pub(crate) fn read_grub_variables(root: &NewRoot) -> ShellVariables {
+pub(crate) fn read_grub_variables(root: &NewRoot, preserved: &PreservedEsps) -> ShellVariables {
     let mut variables = ShellVariables::new();
-    for path in ENVIRONMENTS.iter().flat_map(|pattern| find_matching(root, pattern)) {
+    for path in list_files(root, &ENVIRONMENTS, preserved) {
         for (name, value) in parse_environment(&root.read_text(&path).unwrap_or_default()) {
             variables.entry(name).or_insert(value);
         }
     }
     let stored = variables.clone();
     let mut reader = ConfigReader { root, stored, variables };
-    for path in CONFIGS.iter().flat_map(|pattern| find_matching(root, pattern)) {
+    for path in list_files(root, &CONFIGS, preserved) {
         reader.apply_config(&root.read_text(&path).unwrap_or_default(), 0);
     }
     reader.variables
@@ -47,8 +55,8 @@ fn parse_environment(text: &str) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
-pub(crate) fn remove_from_environment(root: &NewRoot, name: &str) -> Result<()> {
-    for path in ENVIRONMENTS.iter().flat_map(|pattern| find_matching(root, pattern)) {
+pub(crate) fn remove_from_environment(root: &NewRoot, name: &str, preserved: &PreservedEsps) -> Result<()> {
+    for path in list_files(root, &ENVIRONMENTS, preserved) {
         let text = root.read_text(&path).ok();
         if let Some(text) = text.and_then(|text| remove_variable(&text, name)) {
             root.write_file(&path, 0o644, text.as_bytes())?;
@@ -207,7 +215,7 @@ mod tests {
     use super::*;
 
     fn value(files: &[(&str, &str)], name: &str) -> Option<String> {
-        read_grub_variables(&tree(files).1).remove(name)
+        read_grub_variables(&tree(files).1, &PreservedEsps::default()).remove(name)
     }
 
     const COREOS: &str = "set ignition_firstboot=\"\"\nif [ -f \"/ignition.firstboot\" ]; then\n\
@@ -236,6 +244,21 @@ mod tests {
         ] {
             assert_eq!(value(files, "kernelopts").as_deref(), expected, "{files:?}");
         }
+    }
+
+    #[test]
+    fn environment_of_another_system_on_a_preserved_esp_is_neither_read_nor_changed() {
+        let (ours, other) = ("kernelopts=a\n", "kernelopts=root=UUID=2\nother=b\n");
+        let on_esp = "boot/efi/EFI/redhat/grubenv";
+        let (_dir, root) = tree(&[("boot/grub2/grubenv", ours), (on_esp, other)]);
+        let preserved = super::super::preserved_esps::tests::at_boot_efi();
+        let variables = read_grub_variables(&root, &preserved);
+        assert_eq!((variables.get("kernelopts").map(String::as_str), variables.get("other")), (Some("a"), None));
+        remove_from_environment(&root, "kernelopts", &preserved).unwrap();
+        assert_eq!(root.read_text(&format!("/{on_esp}")).unwrap(), other);
+        assert!(!root.read_text("/boot/grub2/grubenv").unwrap().contains("kernelopts"));
+        remove_from_environment(&root, "kernelopts", &PreservedEsps::default()).unwrap();
+        assert_ne!(root.read_text(&format!("/{on_esp}")).unwrap(), other);
     }
 
     #[test]

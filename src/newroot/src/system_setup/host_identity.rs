@@ -2,6 +2,7 @@
 
 use super::distribution::Distribution;
 use super::metal_os_installer_settings::{OsInstallerSettings, task};
+use super::preserved_esps::PreservedEsps;
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use common::error::{Context, Phase, Result};
@@ -35,10 +36,16 @@ const DOCKER: &str = "/.dockerenv";
 const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Removes the identity of the machine on which the image was built, and sets the host name if `hostname` is not empty.
+/// Random seeds on preserved EFI system partitions belong to other systems, and are preserved.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, written or removed.
-pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInstallerSettings) -> Result<()> {
+pub(crate) fn reset_identity(
+    root: &NewRoot,
+    hostname: &str,
+    overrides: &OsInstallerSettings,
+    preserved: &PreservedEsps,
+) -> Result<()> {
     if !hostname.is_empty() && overrides.is_task_enabled(task::HOSTNAME) {
         root.rewrite_file(HOSTNAME, 0o644, format!("{hostname}\n").as_bytes())?;
     }
@@ -59,7 +66,7 @@ pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInsta
         root.remove(DBUS_MACHINE_ID)?;
     }
     root.remove(DOCKER)?;
-    SEEDS.into_iter().try_for_each(|seed| root.remove(seed))?;
+    SEEDS.into_iter().filter(|seed| !preserved.contains(seed)).try_for_each(|seed| root.remove(seed))?;
     list_host_keys(root).iter().try_for_each(|key| root.remove(key))
 }
 
@@ -109,6 +116,7 @@ fn add_host_name(hosts: &str, hostname: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system_setup::preserved_esps;
     use crate::system_setup::testing::{names, tree};
     use std::os::unix::fs::symlink;
 
@@ -126,15 +134,19 @@ mod tests {
         ]);
         std::fs::create_dir_all(dir.path().join("var/lib/dbus")).unwrap();
         symlink("/etc/machine-id", dir.path().join("var/lib/dbus/machine-id")).unwrap();
-        reset_identity(&root, "web-1.example.org", &OsInstallerSettings::default()).unwrap();
+        let overrides = OsInstallerSettings::default();
+        let on_esp = "/boot/efi/loader/random-seed";
+        reset_identity(&root, "web-1.example.org", &overrides, &preserved_esps::tests::at_boot_efi()).unwrap();
+        assert!(root.path_exists(on_esp), "a seed on a preserved partition");
+        reset_identity(&root, "web-1.example.org", &overrides, &PreservedEsps::default()).unwrap();
         assert_eq!(root.read_text(HOSTNAME).unwrap(), "web-1.example.org\n");
         assert_eq!(root.read_text(MACHINE_ID).unwrap(), "");
         assert_eq!(names(&root, SSH), ["ssh_host_keys.md", "sshd_config"]);
-        assert!(!root.path_exists("/var/lib/systemd/random-seed") && !root.path_exists("/boot/efi/loader/random-seed"));
+        assert!(!root.path_exists("/var/lib/systemd/random-seed") && !root.path_exists(on_esp));
         assert!(root.path_exists(DBUS_MACHINE_ID));
         // systemd would restore the old ID from a copy.
         root.write_file(DBUS_MACHINE_ID, 0o644, b"b08dfa6083e7567a1921a715000001fb\n").unwrap();
-        reset_identity(&root, "", &OsInstallerSettings::default()).unwrap();
+        reset_identity(&root, "", &overrides, &PreservedEsps::default()).unwrap();
         assert!(!root.path_exists(DBUS_MACHINE_ID));
         assert_eq!(root.read_text(HOSTNAME).unwrap(), "web-1.example.org\n");
     }

@@ -3,6 +3,7 @@
 use super::boot_kernel::BootKernel;
 use super::file_search::find_matching;
 use super::grub_config_reader::{read_grub_variables, to_kernel_words};
+use super::preserved_esps::PreservedEsps;
 use super::shell_reader::{ShellReader, ShellSyntax, read_assignments};
 use crate::NewRoot;
 use model::kernel_command_line::{is_same_name, parameter_name, parameter_value, split_words};
@@ -146,7 +147,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
 
 /// Reads the image's kernel arguments from the first existing source: kernel-install's file, GRUB's settings, the
 /// kernel's boot entry.
-pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<String> {
+pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel, preserved: &PreservedEsps) -> Vec<String> {
     for path in KERNEL_INSTALL {
         if let Ok(text) = root.read_text(path) {
             return split_words(&text.replace("\\$", "$")).map(str::to_owned).collect();
@@ -154,17 +155,17 @@ pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<S
     }
     let files = GRUB_DEFAULTS.iter().flat_map(|pattern| find_matching(root, pattern));
     let texts: Vec<String> = files.filter_map(|path| root.read_text(&path).ok()).collect();
-    if texts.is_empty() { kernel.words.clone() } else { read_grub_arguments(root, &texts.join("\n")) }
+    if texts.is_empty() { kernel.words.clone() } else { read_grub_arguments(root, &texts.join("\n"), preserved) }
 }
 
 /// Returns the kernel arguments of GRUB's settings. The arguments are evaluated as GRUB would evaluate them, because
 /// grub-mkconfig copies their text to GRUB's configuration.
-pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String> {
+pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str, preserved: &PreservedEsps) -> Vec<String> {
     let settings = read_assignments(settings);
     let values: Vec<&str> = GRUB_VARIABLES.iter().filter_map(|name| settings.get(*name)).map(String::as_str).collect();
     // Newlines in the values are replaced, as grub-mkconfig does.
     let text = values.join(" ").replace('\n', " ");
-    let words = ShellReader::new(&text, ShellSyntax::Grub).read_command(&read_grub_variables(root));
+    let words = ShellReader::new(&text, ShellSyntax::Grub).read_command(&read_grub_variables(root, preserved));
     to_kernel_words(&words.unwrap_or_default())
 }
 
@@ -286,7 +287,7 @@ mod tests {
             ("GRUB_DISTRIBUTOR=`lsb_release -i -s 2> /dev/null || echo Debian`\nGRUB_CMDLINE_LINUX=\"a\"\n", &["a"]),
         ] {
             let (_dir, root) = tree(&[("etc/default/grub", settings), tuned]);
-            assert_eq!(read_image_arguments(&root, &kernel("")), words, "{settings}");
+            assert_eq!(read_image_arguments(&root, &kernel(""), &PreservedEsps::default()), words, "{settings}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Initramfs of the target. The initramfs is rebuilt only if it cannot mount the root filesystem of this machine,
-//! because rebuilding takes as long as the rest of the installation.
+//! Initramfs of the target. The initramfs is rebuilt only if it cannot mount the root filesystem of this machine, and
+//! its `/usr` if that is a separate filesystem, because rebuilding takes as long as the rest of the installation.
 
 mod content;
 mod disk_drivers;
@@ -104,7 +104,7 @@ const SUPPORTED_TOOLS: [InitramfsTool; 4] = [
 /// Maximum size of a file that lists modules, in bytes. Most such files are about half a megabyte large.
 const MAXIMUM_LIST_BYTES: u64 = 16 << 20;
 
-/// Requirement that an initramfs must meet to find the root filesystem.
+/// Requirement that an initramfs must meet to find `/` and a separate `/usr`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum InitramfsRequirement {
     Module(String),
@@ -149,9 +149,8 @@ pub(crate) fn ensure_initramfs(
     run: &dyn TargetRunner,
     say: &dyn Fn(&str),
 ) -> Result<bool> {
-    let disks: Vec<_> = wants.disks.iter().map(|disk| disk.device.clone()).collect();
-    let needs =
-        list_requirements(root, wants, &kernel.version, &disk_drivers::find_driver_modules(Path::new("/sys"), &disks));
+    let drivers = disk_drivers::find_driver_modules(Path::new("/sys"), &wants.initramfs_disks);
+    let needs = list_requirements(root, wants, &kernel.version, &drivers);
     let (why, is_unreadable) = match read_content(root, &kernel.initrd) {
         Ok(content) => match describe_missing(&needs, &content) {
             why if why.is_empty() => return Ok(content.is_dracut),
@@ -262,8 +261,8 @@ fn describe_missing(needs: &[InitramfsRequirement], content: &InitramfsContent) 
     missing.join(", ")
 }
 
-/// Returns the requirements that an initramfs of this kernel must meet to mount this root filesystem. Drivers that are
-/// not loadable modules of this kernel are omitted, because they are built in or do not exist.
+/// Returns the requirements that an initramfs of this kernel must meet to mount this root filesystem and a separate
+/// `/usr`. Drivers that are not loadable modules of this kernel are omitted, because they are built in or do not exist.
 fn list_requirements(
     root: &NewRoot,
     wants: &BootRequirements,
@@ -272,21 +271,19 @@ fn list_requirements(
 ) -> Vec<InitramfsRequirement> {
     let mut modules: Vec<String> = drivers.to_vec();
     let mut needs = Vec::new();
-    modules.extend(match wants.root.format {
-        FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some("ext4".to_owned()),
-        FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => None,
-        other => Some(other.name().to_owned()),
-    });
-    for array in wants.arrays.iter().filter(|array| array.is_beneath_root) {
+    let formats = [wants.root.format].into_iter().chain(wants.usr_format);
+    modules.extend(formats.filter_map(filesystem_module).map(str::to_owned));
+    for array in wants.arrays.iter().filter(|array| array.is_beneath_system) {
         modules.push(raid_module(array.level).to_owned());
         needs.extend([
             InitramfsRequirement::Program("mdadm"),
             InitramfsRequirement::Array(array_config::uuid_text(array.uuid)),
         ]);
     }
-    if let Some(group) = &wants.group {
+    for group in &wants.groups {
         modules.push("dm_mod".to_owned());
-        modules.extend(group.is_mirrored.then(|| "dm_raid".to_owned()));
+        // dm_raid requests the module of the RAID level from the kernel. modules.dep does not list this dependency.
+        modules.extend(group.is_mirrored.then_some(["dm_raid", "raid1"]).into_iter().flatten().map(str::to_owned));
         needs.push(InitramfsRequirement::Program("lvm"));
     }
     let loadable = LoadableModules::read_list(root, version);
@@ -299,6 +296,15 @@ fn list_requirements(
         }
     });
     needs
+}
+
+/// Returns the kernel module for filesystems of this format.
+fn filesystem_module(format: FilesystemFormat) -> Option<&'static str> {
+    match format {
+        FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some("ext4"),
+        FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => None,
+        other => Some(other.name()),
+    }
 }
 
 /// Returns the kernel module for arrays of this level.
@@ -344,8 +350,8 @@ fn write_settings(
     let is_lines = settings.drivers == "{}";
     let modules = modules.collect::<Vec<_>>().join(if is_lines { "\n" } else { " " });
     let mut lines = vec![settings.drivers.replace("{}", &modules)];
-    lines.extend(wants.arrays.iter().any(|array| array.is_beneath_root).then(|| settings.arrays.to_owned()));
-    lines.extend(wants.group.is_some().then(|| settings.groups.to_owned()));
+    lines.extend(wants.arrays.iter().any(|array| array.is_beneath_system).then(|| settings.arrays.to_owned()));
+    lines.extend((!wants.groups.is_empty()).then(|| settings.groups.to_owned()));
     lines.retain(|line| !line.is_empty());
     if lines.is_empty() {
         return Ok(());

@@ -50,7 +50,7 @@ pub(crate) fn build_command_line(
     if let Some(bad) = wants.arguments.iter().find(|argument| argument.contains(char::is_control)) {
         return Err(Error::new(Phase::Target, format!("the kernel argument {bad:?} contains a control character")));
     }
-    let mut own = select_image_arguments(read_image_arguments(root, kernel), wants, say);
+    let mut own = select_image_arguments(read_image_arguments(root, kernel, &wants.preserved_esps), wants, say);
     let given = |own: &[String], word: &str| own.iter().chain(&wants.arguments).any(|other| other == word);
     let arrays_and_groups = if is_dracut { dracut_arguments(wants) } else { Vec::new() };
     for word in arrays_and_groups.into_iter().chain(fips_argument(&own, wants, is_dracut)) {
@@ -103,9 +103,9 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
 
 /// Returns arguments for dracut, which starts only the arrays and groups that the command line lists.
 fn dracut_arguments(wants: &BootRequirements) -> Vec<String> {
-    let arrays = wants.arrays.iter().filter(|array| array.is_beneath_root);
+    let arrays = wants.arrays.iter().filter(|array| array.is_beneath_system);
     let arrays = arrays.map(|array| format!("rd.md.uuid={}", array_config::uuid_text(array.uuid)));
-    arrays.chain(wants.group.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
+    arrays.chain(wants.groups.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
 }
 
 /// Returns the argument that specifies a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel
@@ -161,6 +161,7 @@ mod tests {
     use super::super::file_search::tests::tree;
     use super::super::image_arguments::read_grub_arguments;
     use super::super::machine_boot_requirements::FilesystemByUuid;
+    use super::super::preserved_esps::PreservedEsps;
     use super::*;
     use model::layout::FilesystemFormat;
 
@@ -200,10 +201,14 @@ mod tests {
         let mut wants = wants();
         (wants.consoles, wants.arguments) = (Vec::new(), Vec::new());
         wants.arrays = vec![array_config::tests::array("root", true), array_config::tests::array("efi", false)];
-        wants.group =
-            Some(super::super::machine_boot_requirements::RootGroup { name: "vg".into(), is_mirrored: false });
+        wants.groups = ["vg", "system"]
+            .map(|name| super::super::machine_boot_requirements::SystemGroup { name: name.into(), is_mirrored: false })
+            .to_vec();
         let line = build_command_line(&root, &wants, &kernel(""), true, &|_| ()).unwrap();
-        assert_eq!(line.to_line_without_root(), "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg");
+        assert_eq!(
+            line.to_line_without_root(),
+            "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg rd.lvm.vg=system"
+        );
         assert!(
             line.to_full_line().starts_with("root=UUID=r-uuid ro rootfstype=ext4 rd.md"),
             "{}",
@@ -323,10 +328,10 @@ mod tests {
         persist_for_grub(&root, line).unwrap();
         let text = root.read_text("/etc/default/grub.d/zz-drophammer.cfg").unwrap();
         assert!(text.contains("GRUB_CMDLINE_LINUX=\"a=\\\\\\$b c dyndbg=\\\"file x +p\\\"\"\n"), "{text}");
-        assert_eq!(read_grub_arguments(&root, &text).join(" "), line);
+        assert_eq!(read_grub_arguments(&root, &text, &PreservedEsps::default()).join(" "), line);
         let (_dir, root) = tree(&[("usr/sbin/grub2-mkconfig", ""), ("etc/default/grub", "GRUB_CMDLINE_LINUX=old")]);
         persist_for_grub(&root, "a b").unwrap();
         let text = root.read_text("/etc/default/grub").unwrap();
-        assert_eq!(read_grub_arguments(&root, &text), ["a", "b"]);
+        assert_eq!(read_grub_arguments(&root, &text, &PreservedEsps::default()), ["a", "b"]);
     }
 }

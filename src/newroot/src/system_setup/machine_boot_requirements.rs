@@ -1,11 +1,12 @@
 //! Collects the boot requirements of the machine from the plan.
 use super::distribution::Distribution;
 use super::metal_os_installer_settings::{OsInstallerSettings, task};
+use super::preserved_esps::PreservedEsps;
 use model::architecture::Architecture;
 use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
 use model::layout::{FilesystemFormat, LvmType, RaidLevel};
-use operations::{BootDisk, FinishInputs};
+use operations::{BootDisk, FinishInputs, SystemVolume};
 use uuid::Uuid;
 
 /// Filesystem, identified by its UUID.
@@ -24,15 +25,15 @@ pub(crate) struct BootArray {
     pub level: RaidLevel,
     /// Metadata version of the array, such as `1.2`.
     pub metadata: String,
-    /// Whether the root filesystem is on this array.
-    pub is_beneath_root: bool,
+    /// Whether `/` or a separate `/usr` is on this array, so that the initramfs must start the array.
+    pub is_beneath_system: bool,
 }
 
-/// Volume group with the root filesystem.
+/// Volume group that contains `/` or a separate `/usr`, so that the initramfs must activate the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RootGroup {
+pub(crate) struct SystemGroup {
     pub name: String,
-    /// Whether the root filesystem's volume has `lvmtype: raid1`.
+    /// Whether the volume of `/` or `/usr` has `lvmtype: raid1`.
     pub is_mirrored: bool,
 }
 
@@ -52,17 +53,22 @@ pub(crate) struct BootRequirements {
     pub architecture: Architecture,
     pub firmware: FirmwareType,
     pub root: FilesystemByUuid,
+    /// Format of the filesystem at `/usr`; `None` if `/usr` is part of the root filesystem.
+    pub usr_format: Option<FilesystemFormat>,
     /// Filesystem mounted at `/boot`; `None` if `/boot` is part of the root filesystem.
     pub boot: Option<FilesystemByUuid>,
     /// All arrays of the layout.
     pub arrays: Vec<BootArray>,
-    /// Volume group beneath the root filesystem.
-    pub group: Option<RootGroup>,
+    /// Volume groups beneath `/` and `/usr`.
+    pub groups: Vec<SystemGroup>,
     /// EFI system partitions. Members of the same array are adjacent.
     pub esps: Vec<BootEsp>,
+    pub preserved_esps: PreservedEsps,
     /// All disks beneath the filesystem that contains `/boot`, which is either a separate filesystem or the root
-    /// filesystem.
+    /// filesystem. Firmware and boot loader read these disks without drivers of the initramfs.
     pub disks: Vec<BootDisk>,
+    /// All disks beneath `/` and `/usr`, whose drivers the initramfs must contain.
+    pub initramfs_disks: Vec<DevicePath>,
     /// Kernel consoles such as `ttyS0,115200n8`; the last console becomes `/dev/console`.
     pub consoles: Vec<String>,
     /// Kernel arguments of the allocation, which are appended to the command line.
@@ -83,11 +89,13 @@ pub(crate) fn collect_boot_requirements(
     overrides: &OsInstallerSettings,
     root_uuid: &str,
 ) -> BootRequirements {
-    let FinishInputs { root, boot, arrays, esps, boot_disks, files, architecture, firmware, .. } = finishing;
+    let FinishInputs { root, usr, boot, arrays, esps, boot_disks, files, architecture, firmware, .. } = finishing;
+    let system = || [root].into_iter().chain(usr);
     BootRequirements {
         architecture: *architecture,
         firmware: *firmware,
         root: FilesystemByUuid { uuid: root_uuid.to_owned(), format: root.format.unwrap_or(FilesystemFormat::Ext4) },
+        usr_format: usr.as_ref().and_then(|usr| usr.format),
         boot: boot.as_ref().map(|boot| FilesystemByUuid { uuid: boot.uuid.clone(), format: boot.format }),
         arrays: arrays
             .iter()
@@ -96,13 +104,10 @@ pub(crate) fn collect_boot_requirements(
                 uuid: array.uuid,
                 level: array.level,
                 metadata: array.metadata.clone(),
-                is_beneath_root: root.arrays.contains(&array.uuid),
+                is_beneath_system: system().any(|filesystem| filesystem.arrays.contains(&array.uuid)),
             })
             .collect(),
-        group: root
-            .volume
-            .as_ref()
-            .map(|volume| RootGroup { name: volume.group.clone(), is_mirrored: volume.kind == LvmType::Raid1 }),
+        groups: collect_groups(system().filter_map(|filesystem| filesystem.volume.as_ref())),
         esps: esps
             .iter()
             .map(|esp| BootEsp {
@@ -110,7 +115,9 @@ pub(crate) fn collect_boot_requirements(
                 path: esp.path.clone(),
             })
             .collect(),
+        preserved_esps: PreservedEsps::from_esps(esps),
         disks: boot_disks.clone(),
+        initramfs_disks: system().flat_map(|filesystem| filesystem.disks.iter().cloned()).collect(),
         consoles: files.assigned.consoles.clone(),
         arguments: files.assigned.allocation.kernel_arguments.clone(),
         system: distribution.id.clone(),
@@ -120,13 +127,36 @@ pub(crate) fn collect_boot_requirements(
     }
 }
 
+/// Returns the groups of these volumes, without duplicates.
+fn collect_groups<'a>(volumes: impl Iterator<Item = &'a SystemVolume>) -> Vec<SystemGroup> {
+    let mut groups: Vec<SystemGroup> = Vec::new();
+    for volume in volumes {
+        let is_mirrored = volume.kind == LvmType::Raid1;
+        match groups.iter_mut().find(|group| group.name == volume.group) {
+            Some(group) => group.is_mirrored |= is_mirrored,
+            None => groups.push(SystemGroup { name: volume.group.clone(), is_mirrored }),
+        }
+    }
+    groups
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::system_setup::testing::tree;
     use model::layout::RaidLevel;
-    use operations::{FinishedArray, RootFilesystem, RootVolume};
+    use operations::{FinishedArray, SystemFilesystem};
     use uuid::Uuid;
+
+    fn volume(group: &str, kind: LvmType) -> SystemVolume {
+        SystemVolume { group: group.into(), name: "volume".into(), kind }
+    }
+
+    /// Collects the requirements of a machine with Ubuntu.
+    fn collect(finishing: &FinishInputs) -> BootRequirements {
+        let (_dir, root) = tree(&[("etc/os-release", "ID=ubuntu\n")]);
+        collect_boot_requirements(finishing, &Distribution::detect(&root), &OsInstallerSettings::default(), "brought")
+    }
 
     #[test]
     fn boot_requirements_mark_arrays_below_the_root() {
@@ -141,30 +171,60 @@ mod tests {
             array: array.map(Into::into),
             ..operations::Esp::default()
         };
-        let volume = RootVolume { group: "vg".into(), name: "root".into(), kind: LvmType::Raid1 };
         let finishing = FinishInputs {
-            root: RootFilesystem {
+            root: SystemFilesystem {
                 uuid: "planned".into(),
                 format: Some(FilesystemFormat::Xfs),
                 arrays: vec![Uuid::from_u128(2)],
-                volume: Some(volume),
+                volume: Some(volume("vg", LvmType::Raid1)),
+                ..SystemFilesystem::default()
             },
             arrays: vec![array("efi", 1), array("root", 2)],
             esps: vec![esp("/dev/sda1", Some("/dev/md/efi")), esp("/dev/sdb1", None)],
             ..FinishInputs::default()
         };
-        let (_dir, root) = tree(&[("etc/os-release", "ID=ubuntu\n")]);
-        let wants = collect_boot_requirements(
-            &finishing,
-            &Distribution::detect(&root),
-            &OsInstallerSettings::default(),
-            "brought",
-        );
+        let wants = collect(&finishing);
         assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("ubuntu", false));
         assert_eq!(wants.root, FilesystemByUuid { uuid: "brought".into(), format: FilesystemFormat::Xfs });
-        assert_eq!(wants.arrays.iter().map(|array| array.is_beneath_root).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(wants.group, Some(RootGroup { name: "vg".into(), is_mirrored: true }));
+        assert_eq!(wants.arrays.iter().map(|array| array.is_beneath_system).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(wants.groups, [SystemGroup { name: "vg".into(), is_mirrored: true }]);
         assert_eq!(wants.esps.iter().map(|esp| esp.device.as_str()).collect::<Vec<_>>(), ["/dev/md/efi", "/dev/sdb1"]);
         assert_eq!((wants.system.as_str(), wants.mdadm_conf.as_str()), ("ubuntu", "/etc/mdadm/mdadm.conf"));
+    }
+
+    /// The firmware and the boot loader read `/boot`; the initramfs does not.
+    #[test]
+    fn initramfs_requires_the_storage_of_root_and_usr_but_not_of_boot() {
+        let system = |disk: &str, group: &str, kind| SystemFilesystem {
+            disks: vec![disk.into()],
+            volume: Some(volume(group, kind)),
+            ..SystemFilesystem::default()
+        };
+        let array = |number| FinishedArray {
+            device: "/dev/md/x".into(),
+            uuid: Uuid::from_u128(number),
+            level: RaidLevel::Raid1,
+            metadata: "1.2".into(),
+        };
+        let mut usr = system("/dev/nvme1n1", "usr", LvmType::Raid1);
+        (usr.format, usr.arrays) = (Some(FilesystemFormat::Xfs), vec![Uuid::from_u128(2)]);
+        let finishing = FinishInputs {
+            root: system("/dev/nvme0n1", "vg", LvmType::Linear),
+            usr: Some(usr),
+            arrays: vec![array(1), array(2)],
+            boot_disks: vec![BootDisk { device: "/dev/sda".into(), gap: None, partly_kept: false }],
+            ..FinishInputs::default()
+        };
+        let wants = collect(&finishing);
+        assert_eq!(wants.initramfs_disks, ["/dev/nvme0n1", "/dev/nvme1n1"].map(DevicePath::from));
+        assert_eq!(wants.disks.iter().map(|disk| disk.device.as_str()).collect::<Vec<_>>(), ["/dev/sda"]);
+        assert_eq!(wants.usr_format, Some(FilesystemFormat::Xfs));
+        assert_eq!(wants.arrays.iter().map(|array| array.is_beneath_system).collect::<Vec<_>>(), [false, true]);
+        let groups = [("vg", false), ("usr", true)];
+        assert_eq!(wants.groups, groups.map(|(name, is_mirrored)| SystemGroup { name: name.into(), is_mirrored }));
+        // Both filesystems are in one group, and one of them is mirrored.
+        let mut one = finishing.clone();
+        one.root.volume = Some(volume("usr", LvmType::Linear));
+        assert_eq!(collect(&one).groups, [SystemGroup { name: "usr".into(), is_mirrored: true }]);
     }
 }

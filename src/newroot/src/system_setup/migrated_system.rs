@@ -10,7 +10,9 @@ use super::distribution::Distribution;
 use super::loader_context::LoaderContext;
 use super::machine_boot_requirements::BootRequirements;
 use super::metal_os_installer_settings::OsInstallerSettings;
-use super::{FinishingComponent, array_config, initramfs, kernel_command_line, machine_boot_requirements, selinux};
+use super::{
+    FinishingComponent, array_config, file_search, initramfs, kernel_command_line, machine_boot_requirements, selinux,
+};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
 use crate::system_setup::LogSink;
@@ -94,7 +96,7 @@ fn adapt_boot(
     let wants = machine_boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(FinishingComponent::choose(root, finishing.way), Ok(FinishingComponent::Builtin))
         && !wants.keeps_loader;
-    let kernel = match boot_kernel::find_kernel(root, say) {
+    let kernel = match boot_kernel::find_kernel(root, &wants.preserved_esps, say) {
         // The kernel of an image with its own installer may have an unusual path, at which it is not found. The boot
         // information that was migrated with the system is then sufficient.
         Err(error) if is_ours && !came.info => return Err(error),
@@ -130,18 +132,25 @@ fn adapt_boot(
 /// |---|---|
 /// | BIOS | GRUB is installed on the disks; its menu is preserved |
 /// | UEFI, GRUB was migrated with the ESP | GRUB is preserved: it finds its menu by the filesystem's UUID |
-/// | UEFI, another loader was migrated, and the initramfs is unchanged | the loader is preserved |
+/// | UEFI, another loader was migrated, and the initramfs is unchanged | the loader is preserved, although the system may also contain GRUB's packages |
 /// | UEFI, all other cases | a loader is installed, as for a new installation |
 fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<BootEntryRequest>> {
     let chosen = boot_loader::choose_loader(start.root, start.wants)?;
     match chosen {
         BootLoader::GrubBios => boot_loader::renew_grub_bios(start).map(|()| Vec::new()),
-        BootLoader::GrubUefi if has_loader => Ok(Vec::new()),
+        BootLoader::GrubUefi if has_loader && (!is_new_initramfs || has_grub_on_esp(start)) => Ok(Vec::new()),
         BootLoader::SystemdBoot | BootLoader::Uki if has_loader && !is_new_initramfs => Ok(Vec::new()),
         BootLoader::GrubUefi | BootLoader::SystemdBoot | BootLoader::Uki | BootLoader::Stub => {
             boot_loader::install_loader(chosen, start)
         }
     }
+}
+
+/// Returns whether a mounted ESP contains GRUB. Any other boot loader would start the old copy of the initramfs on the
+/// ESP.
+fn has_grub_on_esp(start: &LoaderContext) -> bool {
+    let mut paths = start.wants.esps.iter().filter_map(|esp| esp.path.as_deref());
+    paths.any(|path| !file_search::find_matching(start.root, &format!("{path}/EFI/*/grub*.efi")).is_empty())
 }
 
 /// Returns the boot configuration of a system whose boot loader is not changed. Logs a warning if the system has no

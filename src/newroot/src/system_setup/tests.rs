@@ -362,6 +362,21 @@ fn loop_files_are_labeled_after_the_installer() {
     }
 }
 
+/// The file belongs to the machine on which the image was built.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_boot_info_of_the_image_is_removed_before_its_installer_runs() {
+    let old = "kernel: /boot/vmlinuz-6.1\ninitrd: ''\ncmdline: root=UUID=old\nbootloader_id: old\n";
+    for (installer, expected) in [("true", None), ("echo kernel > /etc/metal/boot-info.yaml", Some("kernel\n"))] {
+        let (_dir, root) = testing::busybox();
+        testing::script(&root, "install.sh", installer);
+        root.write_file("/etc/metal/boot-info.yaml", 0o644, old.as_bytes()).unwrap();
+        let inputs = finishing(FinisherChoice::Image);
+        capture_log(|say| finish_tree(&root, &inputs, "1", NOW, say)).0.unwrap();
+        assert_eq!(root.read_text("/etc/metal/boot-info.yaml").ok().as_deref(), expected, "{installer}");
+    }
+}
+
 /// cloud-init would prefer the network settings in its own files to the network settings of the seed.
 #[test]
 fn described_network_is_not_overridden_by_a_raw_image() {

@@ -89,6 +89,18 @@ fn final_report_names_the_existing_installation() {
     assert_eq!(closing.already, plan.already);
 }
 
+/// The firmware may also have entries of other systems that drophammer has installed.
+#[test]
+fn boot_entry_of_the_existing_system_is_found_by_its_esp() {
+    let machine = marked(installed(), "/dev/sda2", "");
+    let esp = machine.disks[0].table.as_ref().unwrap().partitions[0].guid.unwrap();
+    let plan = plan(&layout(), &machine, InstallMode::Install, "a", "").unwrap();
+    let [Operation::Run(SessionOp::LoadKernel(load))] = operations(&plan, StageName::BootLoad) else {
+        panic!("{plan}")
+    };
+    assert_eq!(load.installed_esps, Some(vec![esp]));
+}
+
 #[test]
 fn same_allocation_is_not_installed_again() {
     let machine = marked(installed(), "/dev/sda2", "");

@@ -150,7 +150,7 @@ fn of_run(operation: &SessionOp) -> Effect<'_> {
         | SessionOp::FindBootLoader
         | SessionOp::RemoveVariables(_)
         | SessionOp::WriteBootEntries(_)
-        | SessionOp::LoadKernel
+        | SessionOp::LoadKernel(_)
         | SessionOp::ProvePreserved(_)
         | SessionOp::Unmount
         | SessionOp::FlushDisks(_)

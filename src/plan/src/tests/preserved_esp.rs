@@ -112,3 +112,11 @@ fn files_of_the_image_are_added_to_a_preserved_esp_only_on_request() {
         );
     }
 }
+
+#[test]
+fn a_preserved_esp_may_contain_files_of_other_systems() {
+    for (yaml, is_preserved) in layouts() {
+        let plan = renew(&yaml, &installed(&yaml)).unwrap();
+        assert_eq!(finishing(&plan).esps.iter().map(|esp| esp.preserved).collect::<Vec<_>>(), [is_preserved]);
+    }
+}

@@ -1,7 +1,7 @@
 //! Tests of raw images, and of disks that already contain a system.
 
 use super::*;
-use operations::MountReadOnly;
+use operations::{LoadKernel, MountReadOnly};
 
 /// Returns an unpartitioned disk with an ext4 filesystem that contains these files.
 pub(super) fn installed(files: &[(&str, &str)]) -> TestLoopDevice {
@@ -122,12 +122,13 @@ fn loop_existing_installation_is_never_written() {
     let disk = installed(&[("/etc/metal/boot-info.yaml", boot_info), ("/vmlinuz", "no kernel")]);
     let before = fs::read(disk.image()).unwrap();
     let bench = Bench::new();
+    let load = LoadKernel { installed_esps: Some(Vec::new()) };
     let stages = vec![
         (
             StageName::StorageMount,
             vec![Operation::Run(SessionOp::MountReadOnly(MountReadOnly(root_on(&disk, &["ro", "noload"]))))],
         ),
-        (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel)]),
+        (StageName::BootLoad, vec![Operation::Run(SessionOp::LoadKernel(load))]),
     ];
     let point_of_no_return = stages.len();
     let plan = Plan { point_of_no_return, ..plan(stages) };

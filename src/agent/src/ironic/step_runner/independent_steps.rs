@@ -1,15 +1,17 @@
 //! Steps that do not belong to the plan of a deploy. Each of these steps has its own plan.
 
-use super::super::deploy_args::IronicNode;
+use super::super::deploy_args::{IronicNode, plan_refusal};
 use super::super::inject_files::{self, FileDestination};
 use super::super::{direct_deploy, skipped_disks};
-use super::{StepRunner, WrittenImage, step_refusal};
+use super::{StepRunner, step_refusal};
 use common::error::Result;
 use common::sync::lock_mutex;
 use model::allocation::AssignedMachine;
 use model::deploy_steps::EraseMode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{FirmwareType, Inventory, InventoryDisk};
+use model::pool_machine_disks::ConnectedDisk;
+use model::storage_graph::DeviceStack;
 use operations::{AddedPartition, InjectedFile};
 use plan::{PlanSubject, request_from_allocation};
 use serde_json::{Map, Value, json};
@@ -21,6 +23,28 @@ const IMAGE_NOT_INSTALLED: &str =
 
 /// Partition name that identifies a config drive.
 const CONFIG_DRIVE: &str = "config-2";
+
+/// Whole-disk image that was written in this boot, and its disk.
+#[derive(Clone)]
+pub(super) struct WrittenImage {
+    pub(super) disk: KernelName,
+    /// Identity of the disk. After a disk was reconnected, another disk may have its kernel name.
+    pub(super) identity: ConnectedDisk,
+    pub(super) subject: PlanSubject,
+}
+
+impl WrittenImage {
+    /// Returns whether the device is on the disk to which the image was written.
+    fn contains(&self, device: &DevicePath, inventory: &Inventory) -> bool {
+        let stack = DeviceStack::new(inventory);
+        let found = self.find_disk(inventory);
+        found.is_some_and(|disk| stack.disks_below(&stack.kernel_name(device)).contains(&disk.name))
+    }
+
+    fn find_disk<'a>(&self, inventory: &'a Inventory) -> Option<&'a InventoryDisk> {
+        inventory.disks.iter().find(|disk| ConnectedDisk::from(*disk) == self.identity)
+    }
+}
 
 impl StepRunner {
     /// Erases all disks for which `wanted` returns true.
@@ -70,9 +94,12 @@ impl StepRunner {
         let plan = plan::plan_raw_image(&inventory, disk, &skipped, request, added)
             .map_err(|refusal| self.log_refusal(&refusal))?;
         self.log_text(&plan.to_string());
+        // If this image is written only partly, no boot entry may be created for the image that was written before.
+        *lock_mutex(&self.written) = None;
         let done = self.actions.run_part(&plan).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.actions.release_all(true);
-        *lock_mutex(&self.written) = Some(WrittenImage { disk: disk.name.clone(), subject: plan.subject.clone() });
+        let (name, identity) = (disk.name.clone(), ConnectedDisk::from(disk));
+        *lock_mutex(&self.written) = Some(WrittenImage { disk: name, identity, subject: plan.subject.clone() });
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
@@ -84,7 +111,7 @@ impl StepRunner {
     /// Fails if nothing was installed in this boot, or if this machine cannot boot the written image.
     pub(crate) fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
         let written = lock_mutex(&self.written).clone();
-        let Some(WrittenImage { disk, subject }) = written else {
+        let Some(written) = written else {
             return if self.root_and_esp_uuids().is_some() && self.is_complete_or_unstarted() {
                 Ok(())
             } else {
@@ -95,10 +122,12 @@ impl StepRunner {
         if boots_by_bios || inventory.system.firmware != FirmwareType::Uefi {
             return Ok(());
         }
-        let found = inventory.disks.iter().find(|found| found.name == disk);
-        let found = found
+        let disk = &written.disk;
+        let found = written
+            .find_disk(&inventory)
             .ok_or_else(|| step_refusal(&format!("{disk}, to which the image was written, is no longer present")))?;
-        let plan = plan::plan_boot_entry(&inventory, found, subject).map_err(|refusal| self.log_refusal(&refusal))?;
+        let plan =
+            plan::plan_boot_entry(&inventory, found, written.subject).map_err(|refusal| self.log_refusal(&refusal))?;
         let Some(plan) = plan else {
             self.log_text(&format!(
                 "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find the boot loader by itself"
@@ -121,8 +150,9 @@ impl StepRunner {
         let files = inject_files::read_files(node, args, &|url| self.actions.fetch_file(url))?;
         let inventory = self.actions.begin_step(None)?;
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
+        let written = lock_mutex(&self.written).clone();
         let mut plans = Vec::new();
-        for (device, files) in group_by_device(node, &inventory, &skipped, files)? {
+        for (device, files) in group_by_device(node, &inventory, &skipped, written.as_ref(), files)? {
             let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
             let subject = PlanSubject { machine, name, image: "nothing".to_owned(), url: String::new() };
             let plan = plan::plan_injection(&inventory, &device, &skipped, files, subject);
@@ -142,6 +172,7 @@ fn group_by_device(
     node: &IronicNode,
     inventory: &Inventory,
     skipped: &[KernelName],
+    written: Option<&WrittenImage>,
     files: Vec<(FileDestination, InjectedFile)>,
 ) -> Result<BTreeMap<DevicePath, Vec<InjectedFile>>> {
     let mut found: BTreeMap<DevicePath, Vec<InjectedFile>> = BTreeMap::new();
@@ -151,9 +182,26 @@ fn group_by_device(
             FileDestination::Number(number) => {
                 direct_deploy::find_root_disk(node, inventory, skipped)?.device.partition_path(number)
             }
-            FileDestination::Installed => inject_files::find_installation(node, inventory)?,
+            FileDestination::Installed => find_installation(node, inventory, written)?,
         };
         found.entry(device).or_default().push(file);
     }
     Ok(found)
+}
+
+/// Returns the filesystem of this node's newest installation.
+///
+/// # Errors
+/// Fails if the newest marker is not on the disk to which an image was written in this boot. An image of a whole disk
+/// gets no marker, so such a marker belongs to an earlier installation, which the image was written to replace.
+fn find_installation(node: &IronicNode, inventory: &Inventory, written: Option<&WrittenImage>) -> Result<DevicePath> {
+    let device = inject_files::find_installation(node, inventory)?;
+    match written {
+        Some(written) if !written.contains(&device, inventory) => Err(plan_refusal(&format!(
+            "the install marker of this node is on {device}, but an image was written to {disk} in this boot: specify \
+             `partition` for each file, as a partition number or a device path",
+            disk = written.disk,
+        ))),
+        _ => Ok(device),
+    }
 }

@@ -175,7 +175,11 @@ fn power_off_during_a_deploy_leaves_nothing_bootable() {
     bench.steps.release_all();
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     bench.steps.release_all();
-    assert_eq!(*bench.actions.left.lock().unwrap(), [true, false]);
+    // The partial installation remains partial if a step is refused because of its arguments.
+    bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
+    assert!(bench.run("install", json!({"layout": 7})).is_err());
+    bench.steps.release_all();
+    assert_eq!(*bench.actions.left.lock().unwrap(), [true, false, false]);
 }
 
 #[test]

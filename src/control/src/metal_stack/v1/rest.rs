@@ -160,7 +160,7 @@ pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::
 /// Parses the sizes of the registered disks, in bytes. Omits the other devices that metal-hammer registers: optical
 /// drives, virtual devices, and drives without a medium, whose size is 0.
 pub(crate) fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
-    const EXCLUDED_NAME_PREFIXES: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
+    const EXCLUDED_NAME_PREFIXES: [&str; 9] = ["sr", "fd", "loop", "ram", "zram", "nbd", "md", "dm-", "bcache"];
     let document: Value = serde_json::from_slice(text)?;
     let disks = document.get("hardware").and_then(|hardware| hardware.get("disks")).and_then(Value::as_array);
     let sizes = disks.into_iter().flatten().filter_map(|disk| {
@@ -341,6 +341,7 @@ mod tests {
                 json!({"disks": [disk("/dev/sr0", 2048), disk("/dev/sdc", 0), disk("/dev/sdd", -1), {"size": 5}, 7]}),
                 vec![5],
             ),
+            (json!({"disks": [disk("/dev/md127", 1), disk("dm-0", 1), disk("/dev/bcache0", 1)]}), vec![]),
         ] {
             let document = json!({"id": "m", "hardware": hardware});
             assert_eq!(read_registered_disks(document.to_string().as_bytes()).unwrap(), sizes, "{document}");

@@ -125,9 +125,12 @@ fn devices_other_than_disks_are_omitted() {
     let tree = FakeMachine::new();
     for name in
         ["loop0", "ram0", "zram0", "dm-0", "md127", "sr0", "fd0", "nbd1", "mmcblk0boot0", "mmcblk0boot1", "mmcblk0gp2"]
+            .into_iter()
+            .chain(["bcache0", "drbd1", "zd16", "rapiddisk0"])
     {
         tree.disk(&format!("virtual/block/{name}"), "../none", 8 * MIB);
     }
+    tree.write("sys/devices/virtual/block/rapiddisk0/slaves/sda", "");
     tree.write("sys/devices/virtual/block/nbd1/size", "0\n");
     tree.disk("pci0000:00/0000:00:04.0/nvme/nvme0/nvme0c0n1", "..", 8 * MIB);
     tree.write("sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0/nvme0c0n1/hidden", "1\n");
@@ -135,6 +138,20 @@ fn devices_other_than_disks_are_omitted() {
     tree.write("sys/devices/pci0000:00/0000:00:1f.2/ata2/host1/target1:0:0/1:0:0:0/type", "5\n");
     tree.disk("virtual/block/nbd0", "../none", 8 * MIB);
     assert_eq!(names_of(&disks(&tree)), ["nbd0"]);
+}
+
+#[test]
+fn bcache_device_is_listed_only_as_a_stacked_device() {
+    let tree = FakeMachine::new();
+    sata(&tree);
+    tree.disk("virtual/block/bcache0", "../none", 64 * MIB);
+    tree.write("sys/devices/virtual/block/bcache0/slaves/sda", "");
+    tree.write("sys/devices/virtual/block/bcache0/bcache/state", "clean\n");
+    tree.write(&format!("sys/devices/{SATA}/holders/bcache0"), "");
+    let inventory = read_inventory_at(&tree.roots(), ProbeDepth::Deep).unwrap();
+    assert_eq!(names_of(&inventory.disks), ["sda"]);
+    assert_eq!(inventory.disks[0].uses, [DeviceUse::Holder("bcache0".into())]);
+    assert_eq!(inventory.stacked.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["bcache0"]);
 }
 
 #[test]

@@ -35,11 +35,20 @@ impl LoaderNames {
     }
 }
 
-/// Returns the path of the boot loader for this architecture, with backslashes as in boot entries.
+/// Boot loader on an EFI system partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundLoader {
+    /// Path with backslashes, as in boot entries.
+    pub path: String,
+    /// Whether the partition contains a program at the fallback path, which the firmware starts without a boot entry.
+    pub has_fallback: bool,
+}
+
+/// Returns the boot loader for this architecture.
 ///
 /// # Errors
 /// Fails if the partition contains no boot loader or cannot be read.
-pub fn find_loader(esp: &NewRoot, architecture: Architecture) -> Result<String> {
+pub fn find_loader(esp: &NewRoot, architecture: Architecture) -> Result<FoundLoader> {
     let names = LoaderNames::for_architecture(architecture);
     let why = || "search the EFI system partition for a boot loader".to_owned();
     let Some(efi) = find_ignoring_case(esp, "/", "EFI").context(Phase::Boot, why)? else {
@@ -56,12 +65,14 @@ pub fn find_loader(esp: &NewRoot, architecture: Architecture) -> Result<String> 
         let wanted = read_loader_list(esp, &format!("/{efi}/{vendor}/{list}"))?;
         within(vendor, &wanted).map(|file| path(vendor, &file))
     });
-    let fallback = || folder(FALLBACK).and_then(|boot| within(boot, &names.fallback).map(|file| path(boot, &file)));
+    let fallback = folder(FALLBACK).and_then(|boot| within(boot, &names.fallback).map(|file| path(boot, &file)));
+    let has_fallback = fallback.is_some();
     let known = || {
         let all = names.known.iter().flat_map(|loader| vendors.iter().map(move |vendor| (vendor, loader)));
         all.into_iter().find_map(|(vendor, loader)| within(vendor, loader).map(|file| path(vendor, &file)))
     };
-    listed.or_else(fallback).or_else(known).ok_or_else(|| no_loader_error(&names, architecture))
+    let found = listed.or(fallback).or_else(known).ok_or_else(|| no_loader_error(&names, architecture))?;
+    Ok(FoundLoader { path: found, has_fallback })
 }
 
 fn no_loader_error(names: &LoaderNames, architecture: Architecture) -> Error {
@@ -114,7 +125,26 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
             fs::write(path, content).unwrap();
         }
-        find_loader(&NewRoot::open(dir.path()).unwrap(), architecture).map_err(|error| error.to_string())
+        let found = find_loader(&NewRoot::open(dir.path()).unwrap(), architecture);
+        found.map(|found| found.path).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn loader_at_the_fallback_path_is_reported() {
+        for (files, has_fallback) in [
+            (&["EFI/debian/grubx64.efi"][..], false),
+            (&["EFI/debian/grubx64.efi", "EFI/BOOT/fbx64.efi"], false),
+            (&["EFI/debian/grubx64.efi", "EFI/boot/bootx64.efi"], true),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            for path in files {
+                let path = dir.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "MZ").unwrap();
+            }
+            let found = find_loader(&NewRoot::open(dir.path()).unwrap(), Architecture::Amd64).unwrap();
+            assert_eq!(found.has_fallback, has_fallback, "{files:?}");
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn wanted() -> Vec<BootEntryRequest> {
 
 fn write_logged(directory: &Path, planned: &WriteBootEntries, wanted: &[BootEntryRequest]) -> Vec<String> {
     let lines = RefCell::new(Vec::new());
-    write_boot_entries(directory, planned, wanted, &|line| lines.borrow_mut().push(line.to_owned()));
+    write_boot_entries(directory, planned, wanted, &|line| lines.borrow_mut().push(line.to_owned())).unwrap();
     lines.into_inner()
 }
 
@@ -66,6 +66,49 @@ fn entries_of_two_disks_are_added_only_once() {
     assert_eq!(time(), before);
 }
 
+/// Another entry of drophammer belongs to a preserved system.
+#[test]
+fn numbers_of_stored_entries_are_returned() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    testing::write(path, "BootOrder", &[0, 0]);
+    let other = LoadOption::for_file("drophammer: db-1", &esp("/dev/sdc1", 9), r"\EFI\debian\grubx64.efi", "").unwrap();
+    testing::write(path, "Boot0000", &other.to_bytes());
+    let planned = WriteBootEntries { preserved: vec![uuid::Uuid::from_u128(9)], ..planned() };
+    let write = || write_boot_entries(path, &planned, &wanted(), &|_| ()).unwrap();
+    assert_eq!(write(), [1, 2]);
+    assert_eq!(write(), [1, 2], "the entries are already up to date");
+    fs::remove_file(variable_path(path, "Boot0002")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", variable_path(path, "Boot0002")).unwrap();
+    // The second entry gets another number, because the firmware lists a variable with this one.
+    assert_eq!(write(), [1, 3]);
+    assert_eq!(write_boot_entries(&path.join("no"), &planned, &wanted(), &|_| ()).unwrap(), Vec::<u16>::new());
+}
+
+/// The ESP lacks a boot loader at the fallback path, so the firmware can start the system only through an entry.
+#[test]
+fn unwritable_required_entry_is_an_error() {
+    let stub = [BootEntryRequest { arguments: "root=UUID=1".into(), required: true, ..wanted()[0].clone() }];
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let write = || write_boot_entries(path, &planned(), &stub, &|_| ()).map_err(|error| error.to_string());
+    let refused = |says: &str| {
+        let error = write().unwrap_err();
+        assert!(error.starts_with("boot entries: ") && error.contains(says), "{error}");
+        assert!(
+            error.ends_with(r"fallback path \EFI\BOOT; install GRUB or systemd-boot there in the image"),
+            "{error}"
+        );
+    };
+    refused("found no EFI variables in /");
+    testing::write(path, "Timeout", &[5, 0]);
+    std::os::unix::fs::symlink("/dev/null", variable_path(path, "BootOrder")).unwrap();
+    refused("cannot read BootOrder");
+    fs::remove_file(variable_path(path, "BootOrder")).unwrap();
+    testing::write(path, "BootOrder", &[9, 0]);
+    assert_eq!(write(), Ok(vec![0]));
+}
+
 #[test]
 fn unwritable_entries_cause_one_warning() {
     let directory = tempfile::tempdir().unwrap();
@@ -75,9 +118,6 @@ fn unwritable_entries_cause_one_warning() {
         assert!(lines.len() == 1 && lines[0].contains("no EFI variables in /"), "{lines:?}");
         assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots from the fallback path"), "{lines:?}");
     }
-    let stub = BootEntryRequest { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
-    let lines = write_logged(path, &planned(), &[stub]);
-    assert!(lines[0].ends_with("because the image lacks a boot loader"), "{lines:?}");
     fs::write(variable_path(path, "BootOrder"), b"").unwrap();
     let lines = write_logged(path, &planned(), &wanted());
     assert!(lines.len() == 1 && lines[0].contains("cannot read BootOrder"), "{lines:?}");
@@ -191,7 +231,7 @@ fn vm_uefi_without_space_causes_a_warning_and_no_change() {
         (0..1000).find_map(|number| Some((number, variables::write_variable(path, &name(number), &filling).err()?)));
     let (full, error) = refused.unwrap();
     println!("{full} entries of {} bytes fit: {error}", filling.len());
-    let long = BootEntryRequest { arguments: "x".repeat(900), ..wanted()[0].clone() };
+    let long = BootEntryRequest { loader: format!(r"\EFI\{}", "x".repeat(900)), ..wanted()[0].clone() };
     let lines = write_logged(path, &planned(), &[wanted()[1].clone(), long]);
     println!("{}", lines[0]);
     assert!(lines[0].starts_with("WARNING: boot entries: write Boot"), "{}", lines[0]);

@@ -96,7 +96,7 @@ pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: 
     let maker =
         find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
     let reads_entries = update_boot_entry(start, home)?;
-    grub_config_reader::remove_from_environment(start.root, KERNEL_OPTIONS)?;
+    grub_config_reader::remove_from_environment(start.root, KERNEL_OPTIONS, &start.wants.preserved_esps)?;
     let menu = format_menu(start, home, terminal, &maker, reads_entries);
     start.root.write_file(&format!("{}/grub.cfg", home.directory), 0o600, menu.as_bytes())
 }

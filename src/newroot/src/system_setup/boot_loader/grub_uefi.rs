@@ -1,10 +1,11 @@
 //! GRUB for UEFI. A prebuilt image of the distribution is copied to the ESPs with four lines of configuration. If the
 //! target contains no prebuilt image, an image is built from the target's modules.
 
-use super::super::efi_names::{expand_names, fallback_path, find_first_for};
+use super::super::efi_names::{expand_names, fallback_path};
 use super::super::esp_files::EspFile;
-use super::super::file_search::{find_program, is_directory};
+use super::super::file_search::{find_matching, find_program, is_directory};
 use super::super::loader_context::LoaderContext;
+use super::super::machine_boot_requirements::BootRequirements;
 use super::EspInstallation;
 use super::grub_common::{self, GrubDirectory, MKIMAGE};
 use crate::NewRoot;
@@ -80,9 +81,46 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum size of a GRUB image in bytes. Most GRUB images are about four megabytes large.
 const MAXIMUM_IMAGE_BYTES: u64 = 64 << 20;
 
-pub(crate) fn is_available(root: &NewRoot, architecture: Architecture) -> bool {
-    PREBUILT_IMAGES.iter().any(|built| find_first_for(root, built.grub, architecture).is_some())
-        || (find_modules(root, architecture).is_some() && find_program(root, &MKIMAGE).is_some())
+/// Names of directories below `/EFI` that differ from `ID` in os-release.
+const VENDOR_DIRECTORIES: [(&str, &str); 2] = [("rhel", "redhat"), ("ol", "redhat")];
+
+pub(crate) fn is_available(root: &NewRoot, wants: &BootRequirements) -> bool {
+    PREBUILT_IMAGES.iter().any(|built| find_file(root, wants, built.grub).is_some())
+        || (find_modules(root, wants.architecture).is_some() && find_program(root, &MKIMAGE).is_some())
+}
+
+/// Returns the files that match these patterns, whose placeholders are replaced.
+fn list_files(root: &NewRoot, wants: &BootRequirements, patterns: &[&str]) -> Vec<String> {
+    patterns.iter().flat_map(|pattern| find_matching(root, &expand_names(pattern, wants.architecture))).collect()
+}
+
+/// Returns the first file of the image that matches one of these patterns.
+fn find_file(root: &NewRoot, wants: &BootRequirements, patterns: &[&str]) -> Option<String> {
+    list_files(root, wants, patterns).into_iter().find(|path| is_of_image(wants, path))
+}
+
+/// Returns whether a file belongs to the image. On a preserved EFI system partition, only the directory of the image's
+/// vendor does: the directories of other vendors belong to other systems, whose GRUB would read the configuration of
+/// the new system.
+fn is_of_image(wants: &BootRequirements, path: &str) -> bool {
+    let vendor =
+        VENDOR_DIRECTORIES.iter().find(|(id, _)| *id == wants.system).map_or(wants.system.as_str(), |(_, name)| *name);
+    let directory = path.rsplit('/').nth(1).unwrap_or_default();
+    !wants.preserved_esps.contains(path) || directory.eq_ignore_ascii_case(vendor)
+}
+
+/// Returns a message for each GRUB image on a preserved EFI system partition that is not used.
+pub(crate) fn describe_skipped_images(root: &NewRoot, wants: &BootRequirements) -> Vec<String> {
+    let found = PREBUILT_IMAGES.iter().flat_map(|built| list_files(root, wants, built.grub));
+    let skipped = found.filter(|path| !is_of_image(wants, path));
+    let describe = |path: String| {
+        format!(
+            "{path} is not used, because the EFI system partition is preserved, and this directory does not belong to \
+             the image's distribution, {system}",
+            system = wants.system
+        )
+    };
+    skipped.map(describe).collect()
 }
 
 /// Returns the directory of the modules from which an image can be built.
@@ -93,7 +131,7 @@ fn find_modules(root: &NewRoot, architecture: Architecture) -> Option<String> {
 
 pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation> {
     let (root, architecture) = (start.root, start.wants.architecture);
-    let find = |patterns: &[&str]| find_first_for(root, patterns, architecture);
+    let find = |patterns: &[&str]| find_file(root, start.wants, patterns);
     let home = GrubDirectory::locate(start);
     grub_common::write_menu(start, &home, "")?;
     let built = PREBUILT_IMAGES.iter().find_map(|built| Some((built, find(built.grub)?)));

@@ -2,6 +2,7 @@ use super::super::boot_setup::tests::wants;
 use super::super::boot_setup::{BootSetup, find_boot_components, make_bootable};
 use super::super::file_search::tests::tree;
 use super::super::machine_boot_requirements::{BootEsp, BootRequirements, FilesystemByUuid};
+use super::super::preserved_esps::PreservedEsps;
 use super::super::{bls_entry, grub_config_reader};
 use super::*;
 use crate::chroot::TargetRunner;
@@ -13,6 +14,8 @@ use model::layout::FilesystemFormat;
 use operations::{BootDisk, ByteRange};
 use std::cell::RefCell;
 use std::time::Duration;
+
+mod preserved_esp;
 
 /// Files of all trees in these tests: a kernel with its modules and initramfs, and an init program.
 const BASE: [(&str, &str); 5] = [
@@ -175,7 +178,7 @@ fn later_kernels_of_el_8_find_the_root_filesystem() {
     assert!(!root.read_text("/boot/grub2/grubenv").unwrap().contains("UUID=old"));
     assert_eq!(root.read_text("/boot/grub2/grubenv").unwrap().len(), block.len());
     // GRUB inserts the value of the variable into the text of the boot entry, and evaluates the result as a script.
-    let variables = grub_config_reader::read_grub_variables(&root);
+    let variables = grub_config_reader::read_grub_variables(&root, &PreservedEsps::default());
     assert_eq!(variables.get("kernelopts"), Some(&grub_config_reader::format_grub_line(&line)));
     let text = later.replace("$kernelopts", &variables["kernelopts"]);
     assert_eq!(bls_entry::parse_entry(&text, &variables).unwrap().words.join(" "), line);

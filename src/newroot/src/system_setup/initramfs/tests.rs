@@ -1,6 +1,6 @@
 use super::super::boot_setup::tests::wants;
 use super::super::file_search::tests::tree;
-use super::super::machine_boot_requirements::RootGroup;
+use super::super::machine_boot_requirements::SystemGroup;
 use super::super::testing::Programs;
 use super::content::tests::cpio;
 use super::*;
@@ -65,13 +65,13 @@ fn put(root: &NewRoot, files: &[(&str, &str)]) {
 fn sufficient_initramfs_is_left_unchanged() {
     let mdadm = [EXT4, ("lib/modules/6.1/raid1.ko.xz", ""), ("sbin/mdadm", "")];
     let conf = format!("ARRAY /dev/md/root UUID={UUID}\n");
-    let lvm = BootRequirements { group: Some(RootGroup { name: "vg".into(), is_mirrored: true }), ..wants() };
+    let lvm = BootRequirements { groups: vec![SystemGroup { name: "vg".into(), is_mirrored: true }], ..wants() };
     let with = |more: &[(&'static str, &'static str)]| [&mdadm[..], more].concat();
     for (wants, files) in [
         (wants(), vec![EXT4]),
         (on_array(), with(&[])),
         (on_array(), with(&[("etc/mdadm/mdadm.conf", "HOMEHOST <system>\n")])),
-        (lvm, vec![EXT4, ("lib/modules/6.1/dm-mod.ko", ""), ("sbin/lvm", "")]),
+        (lvm, vec![EXT4, mdadm[1], ("lib/modules/6.1/dm-mod.ko", ""), ("sbin/lvm", "")]),
     ] {
         let (_dir, root) = tree(&[DEP, ("usr/sbin/update-initramfs", "")]);
         put(&root, &files);
@@ -81,6 +81,24 @@ fn sufficient_initramfs_is_left_unchanged() {
     let (_dir, root) = tree(&[DEP]);
     put(&root, &[&mdadm[..], &[("etc/mdadm.conf", &conf), ("usr/lib/dracut/x", "")]].concat());
     assert!(ensured(&root, &on_array(), None).0.unwrap());
+}
+
+#[test]
+fn initramfs_that_cannot_mount_usr_or_a_mirrored_volume_is_rebuilt() {
+    let separate = BootRequirements { usr_format: Some(FilesystemFormat::Xfs), ..wants() };
+    let volume = BootRequirements { groups: vec![SystemGroup { name: "vg".into(), is_mirrored: true }], ..wants() };
+    for (wants, driver) in [(separate, "xfs"), (volume, "raid1")] {
+        let modules = "kernel/ext4.ko:\nkernel/xfs.ko:\nkernel/raid1.ko:\nkernel/dm-raid.ko:\nkernel/dm-mod.ko:\n";
+        let dep = ("usr/lib/modules/6.1/modules.dep", modules);
+        let (_dir, root) = tree(&[dep, ("usr/sbin/update-initramfs", ""), ("usr/sbin/lvm", "")]);
+        let file = format!("lib/modules/6.1/{driver}.ko");
+        let others = [EXT4, ("lib/dm-mod.ko", ""), ("lib/dm-raid.ko", ""), ("sbin/lvm", "")];
+        put(&root, &others);
+        let (result, ran, said) = ensured(&root, &wants, Some(cpio(&[&others[..], &[(file.as_str(), "")]].concat())));
+        result.unwrap();
+        assert_eq!(ran, ["/usr/sbin/update-initramfs -u -k 6.1"], "{driver}");
+        assert!(said[0].ends_with(&format!("because the image's initramfs lacks {driver}")), "{said:?}");
+    }
 }
 
 #[test]
@@ -131,7 +149,7 @@ fn initramfs_is_rebuilt_with_the_tool_of_the_image() {
     let own = ("etc/mkinitfs/mkinitfs.conf", "features=\"ata base ext4\"\n");
     let (_dir, root) = tree(&[DEP, own, ("sbin/mkinitfs", ""), ("sbin/mdadm", ""), ("sbin/lvm", "")]);
     let mut wants = on_array();
-    wants.group = Some(RootGroup { name: "vg".into(), is_mirrored: false });
+    wants.groups = vec![SystemGroup { name: "vg".into(), is_mirrored: false }];
     // The initramfs that the mock writes does not contain lvm.
     ensured(&root, &wants, Some(whole.clone())).0.unwrap_err();
     let mkinitfs = "# written by drophammer\nfeatures=\"$features raid\"\nfeatures=\"$features lvm\"\n";

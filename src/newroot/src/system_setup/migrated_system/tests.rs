@@ -4,12 +4,14 @@ use super::super::initramfs::cpio;
 use super::super::testing::{Programs, capture_log, tree};
 use super::*;
 use crate::testing;
+use linux::process::{CommandError, ToolOutput};
 use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::layout::FilesystemFormat;
 use model::machine_migration::{MigratedNic, MigrationOffer, MigrationSide};
-use operations::{BootDisk, Esp, MachineFiles, PlanAssignment, RootFilesystem};
+use operations::{BootDisk, Esp, MachineFiles, PlanAssignment, SystemFilesystem};
 use std::fs;
+use std::time::Duration;
 
 fn finishing(firmware: FirmwareType) -> FinishInputs {
     let nics = vec![MigratedNic { name: "eth0".into(), mac: "52:54:00:aa:00:01".into() }];
@@ -37,7 +39,7 @@ fn finishing(firmware: FirmwareType) -> FinishInputs {
     let files = Box::new(MachineFiles { assigned, nics, ..MachineFiles::default() });
     let esp = Esp { device: "/dev/sda1".into(), path: Some("/boot/efi".into()), ..Esp::default() };
     let root =
-        RootFilesystem { uuid: "r-uuid".into(), format: Some(FilesystemFormat::Ext4), ..RootFilesystem::default() };
+        SystemFilesystem { uuid: "r-uuid".into(), format: Some(FilesystemFormat::Ext4), ..SystemFilesystem::default() };
     let boot_disks = vec![BootDisk { device: "/dev/sda".into(), gap: None, partly_kept: false }];
     FinishInputs { firmware, root, esps: vec![esp], boot_disks, files, ..FinishInputs::default() }
 }
@@ -189,6 +191,40 @@ fn unsuitable_initramfs_is_rebuilt() {
     let error = adapted(&root, &finishing(FirmwareType::Uefi), true, &programs).0.unwrap_err().to_string();
     assert!(error.contains("the initramfs built by initramfs-tools lacks ext4"), "{error}");
     assert_eq!(programs.ran(), ["/usr/sbin/update-initramfs -u -k 6.1"]);
+}
+
+/// Mock of the target's programs, which write the initramfs and a GRUB image.
+struct Builders<'a>(&'a NewRoot);
+
+impl TargetRunner for Builders<'_> {
+    fn run_program(&self, program: &str, args: &[&str], _: Duration) -> Result<ToolOutput, CommandError> {
+        let path = args.iter().skip_while(|arg| **arg != "-o").nth(1).copied().unwrap_or("/boot/initrd.img-6.1");
+        self.0.write_file(path, 0o644, &cpio(&[("usr/lib/modules/6.1/ext4.ko", "")])).unwrap();
+        Programs::saying("").run_program(program, args, Duration::ZERO)
+    }
+}
+
+/// The system contains GRUB's packages, but its ESP may contain another boot loader, with a copy of the old initramfs.
+#[test]
+fn migrated_loader_other_than_grub_is_replaced_after_the_initramfs_was_rebuilt() {
+    let files = [
+        ("usr/lib/modules/6.1/modules.dep", "kernel/fs/ext4/ext4.ko:\n"),
+        ("usr/sbin/update-initramfs", ""),
+        ("usr/lib/grub/x86_64-efi/moddep.lst", ""),
+        ("usr/bin/grub-mkimage", ""),
+    ];
+    let came = MigratedBoot { loader: true, info: false };
+    for (on_esp, is_replaced) in
+        [("boot/efi/EFI/debian/grubx64.efi", false), ("boot/efi/EFI/systemd/systemd-bootx64.efi", true)]
+    {
+        let (_dir, root) = tree(&[&OWN[..], &files, &[(on_esp, "")]].concat());
+        with_initrd(&root);
+        let finishing = finishing(FirmwareType::Uefi);
+        let (done, lines) = capture_log(|say| adapt_boot(&root, &finishing, "r-uuid", came, &Builders(&root), say));
+        let done = done.unwrap_or_else(|error| panic!("{error}: {lines:?}"));
+        assert_eq!(!done.entries.is_empty(), is_replaced, "{on_esp}");
+        assert_eq!(root.path_exists("/boot/efi/EFI/BOOT/BOOTX64.EFI"), is_replaced, "{on_esp}");
+    }
 }
 
 /// The initramfs tool of the migrated system runs in the tree of this system, and the new initramfs is copied to the

@@ -144,7 +144,7 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
         | SessionOp::FindBootLoader
         | SessionOp::RemoveVariables(_)
         | SessionOp::WriteBootEntries(_)
-        | SessionOp::LoadKernel
+        | SessionOp::LoadKernel(_)
         | SessionOp::ProvePreserved(_)
         | SessionOp::WriteMarker(_)
         | SessionOp::Unmount

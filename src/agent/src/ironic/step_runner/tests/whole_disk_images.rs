@@ -1,11 +1,22 @@
 //! Images of whole disks.
 
 use super::*;
+use model::pool_machine_disks::ConnectedDisk;
 
 /// Returns the arguments that the conductor's own step `write_image` passes.
 fn whole_image() -> Value {
     json!({"image_info": {"id": "disk.raw", "urls": ["http://h/disk.raw"], "disk_format": "raw",
         "os_hash_algo": "sha256", "os_hash_value": "ab", "node_uuid": "n-1"}, "configdrive": null})
+}
+
+/// Returns a UEFI machine that boots the image after it was written to `/dev/sdc`.
+fn bench_with_bootable_image() -> Bench {
+    let mut simulated = SimulatedMachine::new(machine("five-sata"));
+    simulated.inventory.system.firmware = model::inventory::FirmwareType::Uefi;
+    simulated.brings = machine("installed-default").disks[0].table.clone();
+    let mut bench = Bench::with(simulated);
+    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    bench
 }
 
 #[test]
@@ -35,11 +46,7 @@ fn whole_disk_image_needs_no_layout() {
 /// with a layout, no further boot entry is created.
 #[test]
 fn boot_entry_refers_to_partitions_of_the_written_image() {
-    let mut simulated = SimulatedMachine::new(machine("five-sata"));
-    simulated.inventory.system.firmware = model::inventory::FirmwareType::Uefi;
-    simulated.brings = machine("installed-default").disks[0].table.clone();
-    let mut bench = Bench::with(simulated);
-    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    let bench = bench_with_bootable_image();
     let error = bench.steps.install_bootloader(false).unwrap_err().to_string();
     assert!(error.contains("no image was installed since this machine booted"), "{error}");
     bench.run("write_image", whole_image()).unwrap();
@@ -70,5 +77,49 @@ fn boot_entry_refers_to_partitions_of_the_written_image() {
     bench.run("burn_image", json!({"image": IMAGE})).unwrap();
     bench.ran();
     bench.steps.install_bootloader(false).unwrap();
+    assert_eq!(bench.ran(), []);
+}
+
+#[test]
+fn partly_written_image_gets_no_boot_entry() {
+    let bench = bench_with_bootable_image();
+    bench.run("write_image", whole_image()).unwrap();
+    *bench.actions.fails_at.lock().unwrap() = Some(StageName::ImageBurn);
+    bench.run("write_image", whole_image()).unwrap_err();
+    *bench.actions.fails_at.lock().unwrap() = None;
+    bench.ran();
+    let error = bench.steps.install_bootloader(false).unwrap_err().to_string();
+    assert!(error.contains("no image was installed since this machine booted"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+/// After a disk was reconnected, its kernel name may belong to another disk.
+#[test]
+fn boot_entry_refers_only_to_the_written_disk() {
+    let bench = bench_with_bootable_image();
+    bench.run("write_image", whole_image()).unwrap();
+    bench.ran();
+    let mut other = bench.actions.inventory.disks.iter().find(|disk| disk.name == "sdc").unwrap().clone();
+    other.diskseq += 1;
+    lock_mutex(&bench.steps.written).as_mut().unwrap().identity = ConnectedDisk::from(&other);
+    let error = bench.steps.install_bootloader(false).unwrap_err().to_string();
+    assert!(error.contains("sdc, to which the image was written, is no longer present"), "{error}");
+    assert_eq!(bench.ran(), []);
+}
+
+/// An image of a whole disk has no marker. A marker on another disk belongs to an earlier installation.
+#[test]
+fn files_are_not_injected_into_an_earlier_installation() {
+    let mut simulated = SimulatedMachine::new(machine("five-sata"));
+    let marker = InstallMarker { machine: "n-1".into(), ..InstallMarker::default() };
+    let device = "/dev/sda".into();
+    simulated.inventory.filesystems =
+        vec![FilesystemContents { device, marker: Some(marker), ..FilesystemContents::default() }];
+    let mut bench = Bench::with(simulated);
+    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    bench.run("write_image", whole_image()).unwrap();
+    bench.ran();
+    let error = bench.run("inject_files", json!({"files": [{"path": "/etc/motd", "content": ""}]})).unwrap_err();
+    assert!(error.contains("is on /dev/sda, but an image was written to sdc in this boot"), "{error}");
     assert_eq!(bench.ran(), []);
 }

@@ -60,13 +60,37 @@ fn variable_with_another_value_is_kept() {
     let path = directory.path();
     write(path, "Boot0001", b"of this installation");
     write(path, "BootOrder", &[1, 0]);
-    let (result, lines) = run(path, true, vec![planned("Boot0001", b"former")]);
+    let (result, lines) = run(path, false, vec![planned("Boot0001", b"former")]);
     result.unwrap();
     assert_eq!(
         lines,
         ["EFI variable Boot0001: not removed, because this installation has replaced the value of the variable"]
     );
     assert_eq!(BootVariables::read(path).unwrap().order, [1]);
+    // A required removal runs before this installation writes boot entries.
+    let error = run(path, true, vec![planned("Boot0001", b"former")]).0.unwrap_err().to_string();
+    assert!(error.contains("Boot0001: the value of the variable has changed since the plan was made"), "{error}");
+    assert_eq!(BootVariables::read(path).unwrap().entries.len(), 1);
+}
+
+/// The variables exist, but reads fail, as with firmware that returns an error.
+#[test]
+fn unreadable_variable_is_not_considered_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    fs::create_dir(variable_path(path, "Boot0001")).unwrap();
+    let unreadable = || vec![planned("Boot0001", b"former")];
+    let error = run(path, true, unreadable()).0.unwrap_err().to_string();
+    assert!(error.contains("Boot0001: the value of the variable cannot be read"), "{error}");
+    let (result, lines) = run(path, false, unreadable());
+    result.unwrap();
+    assert!(lines[0].starts_with("WARNING: EFI variables: cannot remove Boot0001: "), "{lines:?}");
+
+    write(path, "Boot0002", b"foreign");
+    fs::create_dir(variable_path(path, "BootOrder")).unwrap();
+    let error = run(path, true, vec![planned("Boot0002", b"foreign")]).0.unwrap_err().to_string();
+    assert!(error.contains("cannot remove entry numbers from BootOrder: BootOrder cannot be read"), "{error}");
+    assert!(!variable_path(path, "Boot0002").exists());
 }
 
 #[test]
