@@ -7,8 +7,8 @@
 //!   snapshots, `full_install_state` and `plan_approval_check` combine snapshots with the database, and
 //!   [`deploy_templates`] changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
-//! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
-//!   authenticate them, `machine_identification` identifies them, `abandoned_reinstall_messages` reports reinstalls
+//! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `boot_messages` describes these boots,
+//!   `machine_auth` and [`source_port_check`] authenticate machines, `machine_identification` identifies them, `abandoned_reinstall_messages` reports reinstalls
 //!   that failed too often, and [`migration_requests`] migrates machines. [`agent_api`] is the API of the agents,
 //!   [`console_log`] stores console logs, [`downloads`] serves files, and [`out_of_band`] runs the Redfish steps that
 //!   precede an installation.
@@ -35,6 +35,7 @@ pub mod base_url;
 mod bearer_token;
 mod bmc_lease;
 pub mod boot_digest;
+mod boot_messages;
 pub mod console_log;
 mod controller_identity;
 pub mod deploy_templates;

@@ -11,7 +11,7 @@ use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};
 use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
 use super::{ServerState, database_epoch, restore_confirmation};
-use crate::sql::{self, OptionalExtension, Transaction, params};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
 /// Result of ordering a migration.
@@ -40,7 +40,8 @@ impl ServerState {
         self.run_durably(move |transaction| insert_migration(transaction, &new)).await
     }
 
-    /// Records an event of the machine's migration, with all its effects. Returns `None` if the machine has no live
+    /// Records an event of the machine's migration, with all its effects. A system that reports that it runs does not
+    /// finish a migration that needs confirmation after a restore. Returns `None` if the machine has no live
     /// migration with this id (see `Migration::is_live`). An empty id matches any migration. The inner error is the
     /// reason why the event is rejected.
     ///
@@ -59,6 +60,11 @@ impl ServerState {
             else {
                 return Ok(None);
             };
+            if matches!(word, MigrationEvent::PhonedHome(_))
+                && let Some(why) = explain_unconfirmed(transaction, &migration)?
+            {
+                return Ok(Some(Err(why)));
+            }
             apply_event(transaction, &migration, &word).map(Some)
         })
         .await
@@ -81,10 +87,7 @@ impl ServerState {
             else {
                 return Ok(None);
             };
-            if let Some(why) = restore_confirmation::explain_first_unconfirmed(
-                transaction,
-                [migration.source.as_str(), &migration.target],
-            )? {
+            if let Some(why) = explain_unconfirmed(transaction, &migration)? {
                 return Ok(Some(Err(why)));
             }
             let now = read_current_boots(transaction, &migration.source, &migration.target)?;
@@ -94,10 +97,16 @@ impl ServerState {
     }
 }
 
+/// Returns the reason why the migration must not proceed, or `None` if neither of its machines needs confirmation after
+/// a restore.
+fn explain_unconfirmed(connection: &Connection, migration: &Migration) -> sql::Result<Option<String>> {
+    let machines = [migration.source.as_str(), &migration.target];
+    restore_confirmation::explain_first_unconfirmed(connection, machines)
+}
+
 pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Result<MigrationPlacement> {
     let no = |why: String| Ok(MigrationPlacement::Rejected(why));
-    if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [new.source.as_str(), &new.target])?
-    {
+    if let Some(why) = explain_unconfirmed(transaction, new)? {
         return no(why);
     }
     for machine in [&new.source, &new.target] {

@@ -23,11 +23,11 @@ pub(super) fn marker(machine: &str) -> Value {
             "disks": [{ "device": "/dev/sda", "serial": "S1", "size_bytes": 1 }] })
 }
 
-fn success(machine: &str) -> Value {
+pub(super) fn success(machine: &str) -> Value {
     json!({ "success": true, "message": "m", "allocationuuid": MARKED, "marker": marker(machine) })
 }
 
-fn failure(untouched: bool) -> Value {
+pub(super) fn failure(untouched: bool) -> Value {
     json!({ "success": false, "message": "why", "allocationuuid": MARKED, "untouched": untouched, "step": "storage.find" })
 }
 
@@ -58,7 +58,7 @@ impl Running {
         self.call(&self.operator(), method, &format!("/v1/machine/{ONE}/move{path}"), &body).await
     }
 
-    async fn state(&self) -> String {
+    pub(super) async fn state(&self) -> String {
         let answer = self.about_move("GET", "", Value::Null).await;
         answer.json()["state"].as_str().unwrap_or_else(|| panic!("{}", answer.text())).to_owned()
     }
@@ -77,7 +77,7 @@ impl Running {
         (server, order)
     }
 
-    async fn report_to(&self, id: &str, token: &str, body: Value) -> Answer {
+    pub(super) async fn report_to(&self, id: &str, token: &str, body: Value) -> Answer {
         self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await
     }
 
@@ -138,7 +138,7 @@ impl Running {
         (server, order, one, two)
     }
 
-    async fn is_disk(&self, id: &str) -> bool {
+    pub(super) async fn is_disk(&self, id: &str) -> bool {
         self.boot(&format!("uuid={id}")).await.text().contains("sanboot")
     }
 
