@@ -6,6 +6,7 @@ use store::{ATTEMPTS, ReinstallOrder, restore_confirmation};
 
 pub(super) fn describe_attempt(order: &ReinstallOrder) -> String {
     let repeated = match order.unregistered {
+        0 | 1 if order.is_final_boot => ", once more, because the attempt has not reported its result".to_owned(),
         0 | 1 => String::new(),
         boots => format!("; no agent has registered after the previous {} boots", boots - 1),
     };

@@ -321,6 +321,9 @@ fn silent_last_attempt_is_served_again_for_its_report() {
                 OrderStart::Permitted(..)
             ));
         }
+        // The last boot may still succeed, so another order must not replace its order.
+        let other = wait(state.place_order(machine, allocation(machine), "i2", ReinstallOverrides::default(), None));
+        assert!(matches!(&other, OrderOutcome::Started(open) if open.id == order.id && !open.given_up), "{other:?}");
         if succeeds {
             wait(state.handle_report(machine, allocation(machine), BOOT, &report(true, &order.id)));
             assert!(matches!(boot(), BootTarget::Disk));
@@ -329,6 +332,8 @@ fn silent_last_attempt_is_served_again_for_its_report() {
                 matches!(boot(), BootTarget::AbandonedAfterErase(_))
                     && matches!(boot(), BootTarget::AbandonedAfterErase(_))
             );
+            let message = install_state(&state, machine).outcome.unwrap().message;
+            assert!(message.starts_with("abandoned: the installation has started"), "{message}");
         }
     }
 }
