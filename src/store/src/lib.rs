@@ -35,7 +35,8 @@
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run through management
 //!   controllers before an installation, `migration_transactions` handles migrations, and `unrecorded_installations` handles
-//!   installations that the operator reports. `next_boot` decides which `boot_target` a machine boots, and
+//!   installations that the operator reports, as far as `waiting_marker` accepts the marker that the operator has seen.
+//!   `next_boot` decides which `boot_target` a machine boots, and
 //!   `migration_boot` determines how migrations affect this decision. `boot_registration` decides which boot of the
 //!   machine is the current one. `machine_summary_records` reads everything that the summary of a machine contains. `rollouts`
 //!   stores rollouts, and decides which of their members are reinstalled next. `machine_rename` transfers records to a
@@ -119,6 +120,7 @@ mod unknown_machines;
 mod unrecorded_installations;
 pub mod user_tokens;
 pub mod users;
+mod waiting_marker;
 
 pub use attempt_failure::AttemptFailure;
 pub use boot_activity::{BootActivity, MachineBoot};
@@ -147,6 +149,7 @@ pub use restore_confirmation::ConfirmOutcome;
 pub use success_proof::UnprovenReason;
 pub use unknown_machines::DEFAULT_UNKNOWN_MACHINES_LIMIT;
 pub use unrecorded_installations::{AdoptOutcome, explain_lasting_adoption};
+pub use waiting_marker::{ConfirmedMarker, SHORT_DIGEST_DIGITS, WaitingMarker};
 
 use database_handle::to_json;
 use token_hash::TokenHash;

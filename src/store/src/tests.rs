@@ -171,7 +171,7 @@ fn marker_of_adopted_machine_determines_its_image() {
     ));
     // The machine was installed before its server lost its database. After the operator has adopted it, the machine
     // boots the installed system.
-    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
+    assert_eq!(wait(state.adopt_allocation("m", "a", None)), AdoptOutcome::Adopted);
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker.clone()), ..report(true, "") }));
