@@ -3,7 +3,7 @@
 //! `secrets` sends the secrets of the allocation. `point_of_no_return` permits an installation to erase data,
 //! and `install_reports` receives results.
 
-mod decision_basis;
+pub(crate) mod decision_basis;
 pub(crate) mod install_reports;
 pub(crate) mod point_of_no_return;
 pub(crate) mod secrets;

@@ -140,7 +140,7 @@ pub use machine_contact::MachineContact;
 pub use machine_rename::RenameOutcome;
 pub use machine_summary_records::MachineRecords;
 pub use migration_records::explain_migration_block;
-pub use migration_transactions::{MigrationPlacement, MigrationUpdate};
+pub use migration_transactions::{CopyStart, MigrationPlacement, MigrationUpdate};
 pub use next_boot::BootDecision;
 pub use out_of_band_runs::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use reinstall_order_records::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides};

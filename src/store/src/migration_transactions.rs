@@ -10,7 +10,7 @@ use super::install_attempt::AttemptStart;
 use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};
 use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
-use super::{ServerState, database_epoch, restore_confirmation};
+use super::{ServerState, database_epoch, operator_documents, restore_confirmation};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
@@ -20,6 +20,18 @@ pub enum MigrationPlacement {
     Placed,
     /// The migration cannot be ordered, because a record has changed after the order was checked. Contains the reason.
     Rejected(String),
+}
+
+/// Response to a target machine that requests permission to pass the point of no return of a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "each request contains only one value of this enum")]
+pub enum CopyStart {
+    /// The machine is not the target of a live migration.
+    NotTarget,
+    /// The decision was based on outdated documents, and must be repeated.
+    Outdated,
+    /// The started migration, or the reason why the target must not start to copy.
+    Decided(Result<MigrationUpdate, String>),
 }
 
 /// State of a migration after an event.
@@ -70,28 +82,27 @@ impl ServerState {
         .await
     }
 
-    /// Records that the target machine passes its point of no return. Returns `None` if the machine is not the target
-    /// of a live migration. If the target must not start to copy, records nothing, and returns the reason as the inner
-    /// error.
+    /// Records that the target machine passes its point of no return. If the target must not start to copy, records
+    /// nothing.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn start_migration_copy(
-        &self,
-        machine: &str,
-        start: AttemptStart,
-    ) -> Result<Option<Result<MigrationUpdate, String>>> {
+    pub async fn start_migration_copy(&self, machine: &str, start: AttemptStart) -> Result<CopyStart> {
         let machine = machine.to_owned();
         self.run_durably(move |transaction| {
+            if operator_documents::has_changed(transaction, &start.based_on)? {
+                return Ok(CopyStart::Outdated);
+            }
             let Some(migration) = find_live(transaction, &machine)?.filter(|migration| migration.target == machine)
             else {
-                return Ok(None);
+                return Ok(CopyStart::NotTarget);
             };
             if let Some(why) = explain_unconfirmed(transaction, &migration)? {
-                return Ok(Some(Err(why)));
+                return Ok(CopyStart::Decided(Err(why)));
             }
             let now = read_current_boots(transaction, &migration.source, &migration.target)?;
-            apply_event(transaction, &migration, &MigrationEvent::StartRequested { start, now }).map(Some)
+            let word = MigrationEvent::StartRequested { start, now };
+            apply_event(transaction, &migration, &word).map(CopyStart::Decided)
         })
         .await
     }

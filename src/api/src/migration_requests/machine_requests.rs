@@ -4,6 +4,7 @@ use super::certificate_approval::CertificateTrust;
 use super::migration_assignment::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
 use crate::AppState;
+use crate::agent_api::decision_basis::request_repetition;
 use crate::agent_api::wire_allocation;
 use crate::full_install_state;
 use crate::machine_auth::MachineCaller;
@@ -25,7 +26,7 @@ use site::snapshot::SiteSnapshot;
 use std::net::IpAddr;
 use std::sync::Arc;
 use store::token_hash::TokenHash;
-use store::{AttemptStart, InstallState, MachineBoot, MigrationUpdate};
+use store::{AttemptStart, CopyStart, InstallState, MachineBoot, MigrationUpdate};
 
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const MAXIMUM_CARRIED_BYTES: usize = 1 << 20;
@@ -295,8 +296,10 @@ pub(crate) async fn start_copy(
     if let Err(why) = plan_approval_check::check_compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
-    let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {
-        return Ok(Some(Err("the migration has ended".to_owned())));
+    let heard = match app.state.start_migration_copy(id, start.clone()).await? {
+        CopyStart::Decided(heard) => heard,
+        CopyStart::Outdated => return Err(request_repetition(app, id).await),
+        CopyStart::NotTarget => return Ok(Some(Err("the migration has ended".to_owned()))),
     };
     let MigrationUpdate { migration, news } = match heard {
         Ok(heard) => heard,
