@@ -11,8 +11,8 @@ pub mod wire_allocation;
 
 use super::base_url::BaseUrls;
 use super::machine_auth::{self, EventCaller, MachineCaller};
-use super::migration_requests::{machine_reports, machine_requests};
 use super::migration_requests::migration_assignment::Assignment;
+use super::migration_requests::{machine_reports, machine_requests};
 use super::request_body::{EVENT_BYTES, read_machine_document};
 use super::source_port_check::{self, SourcePort};
 use super::{AppState, machine_identification};

@@ -26,8 +26,8 @@ pub(super) fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     )
 }
 
-/// Describes the boot of a machine whose migration needs confirmation after a restore. `unconfirmed` is the machine that
-/// needs confirmation.
+/// Describes the boot of a machine whose migration needs confirmation after a restore. `unconfirmed` is the machine
+/// that needs confirmation.
 pub(super) fn describe_unconfirmed_migration(unconfirmed: &str) -> String {
     let why = restore_confirmation::explain_confirmation(unconfirmed);
     format!("boots the ramdisk and waits: its migration is withheld, because {why}")

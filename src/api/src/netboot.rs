@@ -69,19 +69,8 @@ pub async fn boot_script(
     let token = asking.issue_token(&app, requested, active.is_some())?;
     let initrd = ramdisk_file(&app, &asking.id, asking.architecture).await;
     log_active_boot(&app, &asking, active, peer).await?;
-    let (message, stop) = match &next {
-        BootTarget::Install => ("boots the ramdisk".to_owned(), Some(false)),
-        BootTarget::Attempt(order) => (describe_attempt(order), Some(false)),
-        BootTarget::Unconfirmed(order) => (describe_unconfirmed(order), Some(false)),
-        BootTarget::MigrationRamdisk(part, state) => (describe_migration_role(*part, *state), Some(false)),
-        BootTarget::UnconfirmedMigration(unconfirmed) => (describe_unconfirmed_migration(unconfirmed), Some(false)),
-        BootTarget::MigratedAway => (RELEASED.to_owned(), Some(false)),
-        BootTarget::Disk => ("is installed and boots its disk".to_owned(), None),
-        BootTarget::Suspended(order) => (describe_suspended(order), None),
-        BootTarget::InstalledElsewhere(other) => (describe_other_id(&asking.id, other), None),
-        BootTarget::NoFile => (describe_missing_file(&asking.id), None),
-        BootTarget::AbandonedAfterErase(order) => (describe_stopped(order), Some(true)),
-        BootTarget::TooManyUnknown => return Err(machine_auth::too_many_machines(&app, &asking.id, peer)),
+    let Some((message, stop)) = describe_pxe_boot(&asking.id, &next) else {
+        return Err(machine_auth::too_many_machines(&app, &asking.id, peer));
     };
     log_unproven(&app, &asking, &next, peer);
     if matches!(next, BootTarget::InstalledElsewhere(_) | BootTarget::NoFile) {
@@ -96,6 +85,25 @@ pub async fn boot_script(
             ipxe::ramdisk_script(&ramdisk, next.excludes_disk())
         }
         None => ipxe::local_disk_script(&asking.id),
+    })
+}
+
+/// Describes the boot that the firmware requests, and returns whether the ramdisk starts without the agent; `None`
+/// instead of the latter if the machine boots its disk. Returns `None` if the machine must not boot.
+fn describe_pxe_boot(id: &str, next: &BootTarget) -> Option<(String, Option<bool>)> {
+    Some(match next {
+        BootTarget::Install => ("boots the ramdisk".to_owned(), Some(false)),
+        BootTarget::Attempt(order) => (describe_attempt(order), Some(false)),
+        BootTarget::Unconfirmed(order) => (describe_unconfirmed(order), Some(false)),
+        BootTarget::MigrationRamdisk(part, state) => (describe_migration_role(*part, *state), Some(false)),
+        BootTarget::UnconfirmedMigration(unconfirmed) => (describe_unconfirmed_migration(unconfirmed), Some(false)),
+        BootTarget::MigratedAway => (RELEASED.to_owned(), Some(false)),
+        BootTarget::Disk => ("is installed and boots its disk".to_owned(), None),
+        BootTarget::Suspended(order) => (describe_suspended(order), None),
+        BootTarget::InstalledElsewhere(other) => (describe_other_id(id, other), None),
+        BootTarget::NoFile => (describe_missing_file(id), None),
+        BootTarget::AbandonedAfterErase(order) => (describe_stopped(order), Some(true)),
+        BootTarget::TooManyUnknown => return None,
     })
 }
 

@@ -70,8 +70,8 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct AdoptionQuery {
-    /// Digest of the install marker that the operator has seen, or [`NO_MARKER`]. If absent, the marker that the machine
-    /// has reported last is adopted.
+    /// Digest of the install marker that the operator has seen, or [`NO_MARKER`]. If absent, the marker that the
+    /// machine has reported last is adopted.
     marker: Option<String>,
 }
 

@@ -39,8 +39,8 @@ pub struct SiteSnapshot {
     pub machine_files: SharedMap<PathBuf>,
     /// Errors of the machine files.
     pub machine_errors: Arc<MachineFileErrors>,
-    /// Migrations whose results are missing from the machine files of this server, because another server that shares the
-    /// database has recorded them.
+    /// Migrations whose results are missing from the machine files of this server, because another server that shares
+    /// the database has recorded them.
     pub outdated_migrations: Arc<Vec<Migration>>,
     /// For each layout in force, the path of its file. The key is the id of the layout.
     pub layout_files: BTreeMap<String, PathBuf>,

@@ -104,8 +104,8 @@ pub struct ReinstallOrder {
     /// Number of counted boots of the current attempt, none of which has registered; not shown to operators.
     #[serde(skip)]
     pub unregistered: u32,
-    /// True if the ramdisk was served once more after the last attempt, because the attempt may have succeeded without a
-    /// report; not shown to operators.
+    /// True if the ramdisk was served once more after the last attempt, because the attempt may have succeeded without
+    /// a report; not shown to operators.
     #[serde(skip)]
     pub is_final_boot: bool,
     /// Approval without which the order is withheld; `None` if no approval was in force when the order was placed. The

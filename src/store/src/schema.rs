@@ -343,8 +343,8 @@ fn check_version(transaction: &Transaction) -> sql::Result<()> {
     transaction.execute(insert, [VERSION]).map(drop)
 }
 
-/// Returns the version of the schema; `None` if no version is recorded yet. SQLite files without a version were written by
-/// versions of the program up to schema version 3.
+/// Returns the version of the schema; `None` if no version is recorded yet. SQLite files without a version were written
+/// by versions of the program up to schema version 3.
 ///
 /// # Errors
 /// Returns an error if the version is newer than that of this program.

@@ -3,9 +3,9 @@
 //! reports this marker.
 //!
 //! If the machine reported a marker before the adoption, a later report of success is valid only if that report
-//! contains the same marker. The operator can specify the marker that was listed: if the machine has reported another one
-//! in the meantime, the adoption is refused. The server cannot verify the content of the marker, and shows the content as unverified
-//! until a reinstall has completed.
+//! contains the same marker. The operator can specify the marker that was listed: if the machine has reported another
+//! one in the meantime, the adoption is refused. The server cannot verify the content of the marker, and shows the
+//! content as unverified until a reinstall has completed.
 //!
 //! `drophammer adopt` writes a marker to a machine that another installer has installed. Such a machine is adopted
 //! together with this marker, before the machine has reported it.

@@ -61,7 +61,8 @@ pub enum ConfirmedMarker {
 }
 
 /// Returns the reason why the adoption must not be recorded: the machine's install marker is not the one that the
-/// operator has seen. A repeated adoption has no effect, so it is accepted with the adopted marker and without a marker.
+/// operator has seen. A repeated adoption has no effect, so it is accepted with the adopted marker and without a
+/// marker.
 pub(crate) fn explain_other_marker(
     install_state: &InstallState,
     machine: &str,

@@ -16,8 +16,8 @@ use store::operator_documents::ExpectedDocument;
 /// Snapshot of the documents, and the documents in the database that concern one machine.
 pub(super) struct DecisionBasis {
     pub(super) directory: Arc<SiteSnapshot>,
-    /// Machine file, approval, states of images, layout and deploy templates; empty if the documents are the files of this
-    /// server.
+    /// Machine file, approval, states of images, layout and deploy templates; empty if the documents are the files of
+    /// this server.
     pub(super) documents: Vec<ExpectedDocument>,
 }
 
@@ -55,8 +55,8 @@ impl DecisionBasis {
 }
 
 /// Returns the documents that determine the layout of an installation that has not started: the layout that was sent to
-/// the machine and, if the allocation requests traits, the deploy templates, which may generate the layout. An installation
-/// that has started continues with its layout, whatever the documents contain.
+/// the machine and, if the allocation requests traits, the deploy templates, which may generate the layout. An
+/// installation that has started continues with its layout, whatever the documents contain.
 async fn find_layout_documents(
     app: &AppState,
     directory: &SiteSnapshot,

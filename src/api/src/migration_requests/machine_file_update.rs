@@ -33,8 +33,8 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
             match move_allocation(&app, &migration).await {
                 Ok(()) => {
                     if migration.files {
-                        // An error is ignored here: if the database is unavailable, its next use also fails, and reports
-                        // the error.
+                        // An error is ignored here: if the database is unavailable, its next use also fails, and
+                        // reports the error.
                         let _ = app.state.record_files_updated(&migration.id, migration.state).await;
                     }
                     app.request_reload();
@@ -49,8 +49,8 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
     }
 }
 
-/// Returns the migrations whose results are missing from the files of this server. The migrations that another server has
-/// already applied to its own files follow those that no server has applied yet.
+/// Returns the migrations whose results are missing from the files of this server. The migrations that another server
+/// has already applied to its own files follow those that no server has applied yet.
 async fn list_missing_results(app: &AppState) -> Vec<Migration> {
     let live = app.state.list_live_migrations().await.unwrap_or_default();
     let mut missing: Vec<Migration> = live.into_iter().filter(|migration| migration.files).collect();

@@ -64,8 +64,8 @@ impl AdoptionSummary {
         }
     }
 
-    /// Returns the differences between this summary, which the operator has confirmed, and the present summary, or `None`
-    /// if both describe the same machine.
+    /// Returns the differences between this summary, which the operator has confirmed, and the present summary, or
+    /// `None` if both describe the same machine.
     pub(crate) fn explain_changes(&self, present: &AdoptionSummary) -> Option<String> {
         let lists = [
             ("system", &self.system, &present.system),

@@ -40,8 +40,8 @@ pub(crate) fn adopt_machines(
     Ok(outcome)
 }
 
-/// Returns the path of the request that adopts the machine with the listed marker. If the machine reports another marker
-/// before the request arrives, the server refuses the request.
+/// Returns the path of the request that adopts the machine with the listed marker. If the machine reports another
+/// marker before the request arrives, the server refuses the request.
 fn adoption_path(machine: &MachineSummary) -> String {
     let marker = machine.waits.as_ref().map_or(NO_MARKER, |marker| marker.digest.as_str());
     let query = if marker.is_empty() { String::new() } else { format!("?marker={marker}") };
@@ -98,8 +98,8 @@ fn describe_adopted(before: &MachineSummary, now: &MachineSummary) -> String {
     )
 }
 
-/// Lists the waiting machines with their markers, and prints the command that adopts exactly these machines with exactly
-/// these markers.
+/// Lists the waiting machines with their markers, and prints the command that adopts exactly these machines with
+/// exactly these markers.
 fn format_waiting(waiting: &[&MachineSummary]) -> String {
     if waiting.is_empty() {
         return "No machine has an install marker that can be adopted. Machines report their install markers when they boot over PXE.\n".to_owned();

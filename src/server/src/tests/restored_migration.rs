@@ -13,8 +13,8 @@ async fn restored() -> (Running, String, String, String) {
     restored_after("").await
 }
 
-/// Orders a migration, lets both machines wait in their ramdisks, executes the SQL statement in the backup, and restores
-/// the backup on a new host.
+/// Orders a migration, lets both machines wait in their ramdisks, executes the SQL statement in the backup, and
+/// restores the backup on a new host.
 async fn restored_after(statement: &str) -> (Running, String, String, String) {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);

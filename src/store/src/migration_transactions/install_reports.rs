@@ -13,8 +13,8 @@ use model::machine_migration::MigrationSide;
 
 impl ServerState {
     /// Stores a report of a machine in a migration, with all its effects. While a machine needs confirmation after a
-    /// restore, a report neither ends the migration nor permits a machine to boot its system. Returns `None` if the report is not about a
-    /// migration. The inner error is the reason why a reported success is rejected.
+    /// restore, a report neither ends the migration nor permits a machine to boot its system. Returns `None` if the
+    /// report is not about a migration. The inner error is the reason why a reported success is rejected.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

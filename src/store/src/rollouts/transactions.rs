@@ -152,8 +152,8 @@ impl ServerState {
 
     /// Orders the reinstall of a member, if the member is due. A member whose reinstall cannot be ordered is skipped.
     /// `based_on` contains the documents with which the order was checked. If the machine file has changed, the outcome
-    /// is `NotDue`: the check must be repeated. `replaces` is the suspended or abandoned order that the operator replaces;
-    /// an order that was suspended or abandoned later is not replaced.
+    /// is `NotDue`: the check must be repeated. `replaces` is the suspended or abandoned order that the operator
+    /// replaces; an order that was suspended or abandoned later is not replaced.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

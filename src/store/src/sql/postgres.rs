@@ -53,8 +53,8 @@ pub(crate) struct PostgresConnection {
     delay: RefCell<RetryDelay>,
     /// Identity that the database must have when a session is opened again.
     expected: Arc<Mutex<Option<DatabaseIdentity>>>,
-    /// Number of sessions that were closed because their host no longer accepted writes; shared with the connections that
-    /// [`PostgresConnection::connect_again`] has opened.
+    /// Number of sessions that were closed because their host no longer accepted writes; shared with the connections
+    /// that [`PostgresConnection::connect_again`] has opened.
     demotions: Arc<AtomicU64>,
     /// Value of `demotions` when the session was opened.
     demotions_at_open: Cell<u64>,
@@ -285,8 +285,8 @@ fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
         return (if is_lost { Error::Unavailable(describe_error(&error)) } else { Error::Postgres(error) }, is_lost);
     };
     let code = refused.code();
-    // SQLSTATE class 08: connection exception. 57P01 to 57P05 and 25P03: PostgreSQL ends the session. 25006: the host does
-    // not accept writes, so the session is useless.
+    // SQLSTATE class 08: connection exception. 57P01 to 57P05 and 25P03: PostgreSQL ends the session. 25006: the host
+    // does not accept writes, so the session is useless.
     let is_lost = code.code().starts_with("08")
         || code.code().starts_with("57P")
         || code.code() == "25P03"
