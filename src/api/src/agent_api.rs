@@ -3,7 +3,7 @@
 //! machine, and `secrets` sends the secrets of the allocation. `point_of_no_return` permits an installation to erase
 //! data, and `install_reports` receives results.
 
-mod decision_basis;
+pub(crate) mod decision_basis;
 pub(crate) mod install_reports;
 pub(crate) mod point_of_no_return;
 pub(crate) mod secrets;
@@ -11,8 +11,8 @@ pub mod wire_allocation;
 
 use super::base_url::BaseUrls;
 use super::machine_auth::{self, EventCaller, MachineCaller};
-use super::migration_requests::machine_requests;
 use super::migration_requests::migration_assignment::Assignment;
+use super::migration_requests::{machine_reports, machine_requests};
 use super::request_body::{EVENT_BYTES, read_machine_document};
 use super::source_port_check::{self, SourcePort};
 use super::{AppState, machine_identification};
@@ -246,7 +246,7 @@ pub(crate) async fn post_event(
         app.state.store_event(&id, &event, is_late).await?;
     }
     if event.event == EventName::PhonedHome && boot.address.is_some() {
-        machine_requests::record_phoned_home(&app, &id, boot.hash).await?;
+        machine_reports::record_phoned_home(&app, &id, boot.hash).await?;
     }
     let who = MachineOrigin::new(&id, app.directory().display_name(&id), peer);
     match is_late {

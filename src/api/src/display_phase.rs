@@ -137,7 +137,7 @@ impl DisplayPhase {
         if listed.order.as_ref().is_some_and(|order| order.given_up) {
             return new_phase("abandoned", ObjectFate::Bad);
         }
-        if listed.needs_confirmation && has_work {
+        if listed.needs_confirmation && (has_work || listed.moving.is_some()) {
             return new_phase("needs confirmation", ObjectFate::Bad);
         }
         if let Some(progress) = listed.out_of_band.as_ref().filter(|_| has_work) {
@@ -179,9 +179,12 @@ impl DisplayPhase {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::migration_requests::MigrationState;
+    use crate::migration_requests::machine_migration_view::MachineMigration;
     use crate::operator_api::{ReinstallOrder, WaitingMarker};
     use crate::out_of_band::progress::OutOfBandProgress;
     use model::install_report::TransferProgress;
+    use model::machine_migration::MigrationSide;
 
     #[test]
     fn former_phase_names_in_bookmarks_still_work() {
@@ -215,6 +218,14 @@ mod tests {
             ..new.clone()
         };
         let adopted = MachineSummary { adopted: true, ..new.clone() };
+        let migration = MachineMigration {
+            id: String::new(),
+            part: MigrationSide::Target,
+            other: String::new(),
+            state: MigrationState::Booting,
+            certificate: None,
+        };
+        let migrating = MachineSummary { moving: Some(migration), ..installed.clone() };
         let failed = |listed: &MachineSummary| MachineSummary { failure: Some(Default::default()), ..listed.clone() };
         let not_clean = |listed: &MachineSummary| MachineSummary { not_clean: true, ..listed.clone() };
         let event =
@@ -248,6 +259,7 @@ mod tests {
             (&remote(false), event(Waiting), "waits for BIOS settings"),
             (&remote(true), None, "BIOS settings failed"),
             (&unconfirmed(&installed), None, "installed"),
+            (&unconfirmed(&migrating), None, "needs confirmation"),
             (&unconfirmed(&new), event(Waiting), "needs confirmation"),
             (&unconfirmed(&ordered(false, false)), None, "needs confirmation"),
             (&unconfirmed(&ordered(true, true)), None, "abandoned"),

@@ -7,11 +7,11 @@
 //!   snapshots, `install_state_enrichment` and `plan_approval_check` combine snapshots with the database, and
 //!   [`deploy_templates`] changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
-//! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
-//!   authenticate them, `machine_identification` identifies them, `abandoned_reinstall_messages` reports reinstalls
-//!   that failed too often, and [`migration_requests`] migrates machines. [`agent_api`] is the API of the agents,
-//!   [`console_log`] stores console logs, [`downloads`] serves files, and [`out_of_band`] runs the Redfish steps that
-//!   precede an installation.
+//! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `boot_messages` describes these boots,
+//!   `machine_auth` and [`source_port_check`] authenticate machines, `machine_identification` identifies them,
+//!   `abandoned_reinstall_messages` reports reinstalls that failed too often, and [`migration_requests`] migrates
+//!   machines. [`agent_api`] is the API of the agents, [`console_log`] stores console logs, [`downloads`] serves files,
+//!   and [`out_of_band`] runs the Redfish steps that precede an installation.
 //! * Operators: [`operator_api`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] and
 //!   `json_schemas` describe the endpoints. [`machine_file_creation`] creates machine files, [`machine_details`] and
 //!   [`install_timeline`] describe one machine, and [`display_phase`] summarizes its state in a few words.
@@ -34,6 +34,7 @@ pub mod base_url;
 mod bearer_token;
 mod bmc_lease;
 pub mod boot_digest;
+mod boot_messages;
 pub mod console_log;
 mod controller_identity;
 pub mod deploy_templates;

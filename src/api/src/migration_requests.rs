@@ -1,10 +1,11 @@
-//! Requests about migrations. `operator_requests` handles the requests of the operator, and `machine_requests`
-//! handles the requests of the two machines. `migration_assignment` builds the responses to the machines.
-//! `machine_migration_view` describes the role of a machine, and `machine_file_update` applies the result to the
-//! operator's files. `store::machine_migration` contains the states of a migration and their transitions.
+//! Requests about migrations. `operator_requests` handles the requests of the operator, `machine_requests` handles
+//! the requests of the two machines, and `machine_reports` their reports. `migration_assignment` builds the responses
+//! to the machines. `machine_migration_view` describes the role of a machine, and `machine_file_update` applies the
+//! result to the operator's files. `store::machine_migration` contains the states of a migration and their transitions.
 
 pub mod machine_file_update;
 pub mod machine_migration_view;
+pub(crate) mod machine_reports;
 pub(crate) mod machine_requests;
 pub(crate) mod migration_assignment;
 pub mod operator_requests;

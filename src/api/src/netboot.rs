@@ -3,7 +3,10 @@
 
 use super::abandoned_reinstall_messages::{describe_stopped, describe_suspended, log_order_end};
 use super::base_url::BaseUrls;
-use super::migration_requests::MigrationState;
+use super::boot_messages::{
+    RELEASED, describe_attempt, describe_migration_role, describe_missing_file, describe_other_id,
+    describe_unconfirmed, describe_unconfirmed_migration,
+};
 use super::source_port_check::SourcePort;
 use super::{AppState, agent_api, machine_auth, machine_identification, source_port_check};
 use axum::Json;
@@ -18,13 +21,12 @@ use http_server::server_log::MachineOrigin;
 use model::architecture::Architecture;
 use model::install_report::{EventName, ProgressEvent};
 use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usable_uuid};
-use model::machine_migration::MigrationSide;
 use pxe::ipxe;
 use serde::Deserialize;
 use site::{boot_value_validation, operator_files};
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
-use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};
+use store::{BootDecision, BootTarget, FileAllocation, MachineBoot, restore_confirmation};
 use time::OffsetDateTime;
 
 pub async fn start_script(base: BaseUrls) -> String {
@@ -67,18 +69,8 @@ pub async fn boot_script(
     let token = asking.issue_token(&app, requested, active.is_some())?;
     let initrd = ramdisk_file(&app, &asking.id, asking.architecture).await;
     log_active_boot(&app, &asking, active, peer).await?;
-    let (message, stop) = match &next {
-        BootTarget::Install => ("boots the ramdisk".to_owned(), Some(false)),
-        BootTarget::Attempt(order) => (describe_attempt(order), Some(false)),
-        BootTarget::Unconfirmed(order) => (describe_unconfirmed(order), Some(false)),
-        BootTarget::MigrationRamdisk(part, state) => (describe_migration_role(*part, *state), Some(false)),
-        BootTarget::MigratedAway => (RELEASED.to_owned(), Some(false)),
-        BootTarget::Disk => ("is installed and boots its disk".to_owned(), None),
-        BootTarget::Suspended(order) => (describe_suspended(order), None),
-        BootTarget::InstalledElsewhere(other) => (describe_other_id(&asking.id, other), None),
-        BootTarget::NoFile => (describe_missing_file(&asking.id), None),
-        BootTarget::AbandonedAfterErase(order) => (describe_stopped(order), Some(true)),
-        BootTarget::TooManyUnknown => return Err(machine_auth::too_many_machines(&app, &asking.id, peer)),
+    let Some((message, stop)) = describe_pxe_boot(&asking.id, &next) else {
+        return Err(machine_auth::too_many_machines(&app, &asking.id, peer));
     };
     log_unproven(&app, &asking, &next, peer);
     if matches!(next, BootTarget::InstalledElsewhere(_) | BootTarget::NoFile) {
@@ -93,6 +85,25 @@ pub async fn boot_script(
             ipxe::ramdisk_script(&ramdisk, next.excludes_disk())
         }
         None => ipxe::local_disk_script(&asking.id),
+    })
+}
+
+/// Describes the boot that the firmware requests, and returns whether the ramdisk starts without the agent; `None`
+/// instead of the latter if the machine boots its disk. Returns `None` if the machine must not boot.
+fn describe_pxe_boot(id: &str, next: &BootTarget) -> Option<(String, Option<bool>)> {
+    Some(match next {
+        BootTarget::Install => ("boots the ramdisk".to_owned(), Some(false)),
+        BootTarget::Attempt(order) => (describe_attempt(order), Some(false)),
+        BootTarget::Unconfirmed(order) => (describe_unconfirmed(order), Some(false)),
+        BootTarget::MigrationRamdisk(part, state) => (describe_migration_role(*part, *state), Some(false)),
+        BootTarget::UnconfirmedMigration(unconfirmed) => (describe_unconfirmed_migration(unconfirmed), Some(false)),
+        BootTarget::MigratedAway => (RELEASED.to_owned(), Some(false)),
+        BootTarget::Disk => ("is installed and boots its disk".to_owned(), None),
+        BootTarget::Suspended(order) => (describe_suspended(order), None),
+        BootTarget::InstalledElsewhere(other) => (describe_other_id(id, other), None),
+        BootTarget::NoFile => (describe_missing_file(id), None),
+        BootTarget::AbandonedAfterErase(order) => (describe_stopped(order), Some(true)),
+        BootTarget::TooManyUnknown => return None,
     })
 }
 
@@ -140,6 +151,7 @@ fn describe_kexec_boot(app: &AppState, id: &str, peer: ClientAddress, next: &Boo
         BootTarget::MigrationRamdisk(part, state) => return Ok(describe_migration_role(*part, *state)),
         BootTarget::MigratedAway => format!("machine {id} {RELEASED}"),
         BootTarget::Unconfirmed(_) => restore_confirmation::explain_confirmation(id),
+        BootTarget::UnconfirmedMigration(unconfirmed) => restore_confirmation::explain_confirmation(unconfirmed),
         BootTarget::Install => format!("machine {id}: this server has no record that the allocation is installed"),
         BootTarget::Disk => format!(
             "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"
@@ -294,54 +306,6 @@ fn parse_identity(query: &BootQuery) -> Result<BootIdentity, String> {
 
 fn add_origin(why: &str, peer: ClientAddress) -> String {
     ErrorCode::DuplicateUuid.annotate(format!("{why}; the request came from {peer}"))
-}
-
-fn describe_attempt(order: &ReinstallOrder) -> String {
-    let repeated = match order.unregistered {
-        0 | 1 => String::new(),
-        boots => format!("; no agent has registered after the previous {} boots", boots - 1),
-    };
-    format!(
-        "boots the ramdisk for attempt {attempt} of {ATTEMPTS} to reinstall image {image}{repeated}",
-        attempt = order.attempts,
-        image = order.image
-    )
-}
-
-/// Describes the boot of a machine that needs confirmation after a restore: the agent boots the installed system, and
-/// reports the install marker.
-fn describe_unconfirmed(order: &ReinstallOrder) -> String {
-    format!(
-        "boots the installed system via the ramdisk: the reinstall with image {image} needs confirmation, because the database was restored",
-        image = order.image
-    )
-}
-
-const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was migrated to another machine, or is a copy of another machine's system";
-
-fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String {
-    let what = match (part, state) {
-        (MigrationSide::Source, MigrationState::Booting) => {
-            "waits: another machine has received this machine's system and may be running that system"
-        }
-        (MigrationSide::Source, _) => "this machine's system will be migrated to another machine",
-        (MigrationSide::Target, _) => "this machine will receive another machine's system",
-    };
-    format!("boots the ramdisk: {what} ({state})")
-}
-
-fn describe_other_id(id: &str, other: &str) -> String {
-    format!(
-        "boots its disk: its allocation is installed under machine {other}. If this is the same machine with a new id, run \
-         `drophammer machine rename {other} {id}`; otherwise give this machine an allocation with another id"
-    )
-}
-
-fn describe_missing_file(id: &str) -> String {
-    format!(
-        "boots its disk: machine {id} is installed, but has no valid file in machines/. Restore the file; a \
-         file without an allocation frees the machine"
-    )
 }
 
 /// Logs a warning if a machine whose identity is not proven receives the ramdisk for an installation.

@@ -18,7 +18,8 @@ use super::access::{self, Identity};
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{Extensions, StatusCode};
 use common::error_code::ErrorCode;
@@ -26,15 +27,15 @@ use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
 pub(crate) use machine_list::count_phases;
 pub use machine_list::{list_machines, list_with_new_machines, summarize_machine, summarize_new_machine};
-pub use machine_summary::{MachineFailure, MachineSummary, WaitingMarker};
+pub use machine_summary::{MachineFailure, MachineSummary};
 use serde::{Deserialize, Serialize};
 use site::boot_value_validation;
 use site::operator_files::DEFAULT_ID;
 use site::operator_files::MachineSpec;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
-use store::{ATTEMPTS, AdoptOutcome, RenameOutcome};
-pub use store::{ReinstallOrder, ReinstallOutcome};
+use store::{ATTEMPTS, AdoptOutcome, ConfirmedMarker, RenameOutcome};
+pub use store::{ReinstallOrder, ReinstallOutcome, SHORT_DIGEST_DIGITS, WaitingMarker};
 use uuid::Uuid;
 
 /// Request body: the new id of a machine.
@@ -65,6 +66,33 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
     }
 }
 
+/// Query of `POST /v1/machine/{id}/adopt`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AdoptionQuery {
+    /// Digest of the install marker that the operator has seen, or [`NO_MARKER`]. If absent, the marker that the
+    /// machine has reported last is adopted.
+    marker: Option<String>,
+}
+
+/// Value of `marker` if the operator has seen that the machine has not reported an install marker.
+pub const NO_MARKER: &str = "none";
+
+impl AdoptionQuery {
+    fn into_confirmed(self) -> Result<Option<ConfirmedMarker>, ApiError> {
+        let Some(marker) = self.marker else { return Ok(None) };
+        match marker.strip_prefix("sha256:") {
+            None if marker == NO_MARKER => Ok(Some(ConfirmedMarker::Absent)),
+            Some(digits) if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                Ok(Some(ConfirmedMarker::Digest(marker)))
+            }
+            _ => Err(ApiError::bad_request(format!(
+                "marker: must be `sha256:` and 64 hexadecimal digits, or {NO_MARKER}"
+            ))),
+        }
+    }
+}
+
 /// `POST /v1/machine/{id}/adopt`: records that the machine's allocation is installed. Operators send this request if
 /// the server has lost the record of the installation.
 pub(crate) async fn adopt_machine(
@@ -72,10 +100,12 @@ pub(crate) async fn adopt_machine(
     Path(id): Path<String>,
     _: OperatorAuth,
     peer: ClientAddress,
+    query: Result<Query<AdoptionQuery>, QueryRejection>,
 ) -> Result<Json<MachineSummary>, ApiError> {
-    let id = id.to_lowercase();
+    let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let (id, confirmed) = (id.to_lowercase(), query.into_confirmed()?);
     let (machine, allocation) = find_allocated(&app, &id)?;
-    match app.state.adopt_allocation(&id, &allocation).await? {
+    match app.state.adopt_allocation(&id, &allocation, confirmed).await? {
         AdoptOutcome::Adopted => {
             let name = app.directory().display_name(&id).to_owned();
             app.watch.log_note(format!(

@@ -390,6 +390,7 @@ pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<Rei
         given_up: false,
         handed: None,
         unregistered: 0,
+        is_final_boot: false,
         required_approval: None,
         layout_digest,
     }

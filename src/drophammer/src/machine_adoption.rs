@@ -134,34 +134,71 @@ pub fn run_adopt_on(options: &MachineAdoptionOptions, host: &AdoptionHost) -> Re
 }
 
 fn adopt_machine(options: &MachineAdoptionOptions, host: &AdoptionHost) -> Result<CommandOutcome> {
-    let system = ForeignSystem::read(options, host)?;
-    let found = system.discover_layout(options)?;
-    let mut obstacles = assess_reinstall(&found, &system.inventory).obstacles;
-    obstacles.extend(system.list_unreadable());
-    obstacles.extend(unreadable_devices::list_unreadable_stacks(&system.inventory));
-    let allocation = Uuid::new_v4().to_string();
-    let adopted = AdoptedInstallation { machine: &system.machine, allocation: &allocation, image: &system.image };
-    let planned = plan_adoption(&found, &system.inventory, adopted);
-    if let Err(refused) = &planned {
-        obstacles.extend(refused.iter().filter(|why| !obstacles.contains(why)).cloned().collect::<Vec<_>>());
-    }
     let storage = MarkerStorage::new(&host.root);
-    if options.inventory.is_none() {
-        obstacles.extend(storage.find_obstacles(&host.mounts));
-    }
-    let summary = AdoptionSummary::new(&system, &found, planned.as_ref().ok(), obstacles);
+    let allocation = Uuid::new_v4().to_string();
+    let mut examined = ExaminedMachine::examine(options, host, &storage, &allocation)?;
+    let summary = &examined.summary;
     if options.dry_run || !summary.obstacles.is_empty() {
         return summary.print_planned(options.json);
     }
-    let AdoptionPlan { marker, .. } = planned.map_err(|why| refuse(why.join("; ")))?;
     if !options.json {
         summary.print_text()?;
     }
     require_privileges(host)?;
-    machine_name_confirmation::confirm_name(&system.name, options.yes.as_deref(), host.is_interactive)?;
+    machine_name_confirmation::confirm_name(&examined.system.name, options.yes.as_deref(), host.is_interactive)?;
+    if options.yes.is_none() {
+        examined = examined.confirm_unchanged(ExaminedMachine::examine(options, host, &storage, &allocation)?)?;
+    }
+    let ExaminedMachine { system, found, planned, summary } = examined;
+    let AdoptionPlan { marker, .. } = planned.map_err(|why| refuse(why.join("; ")))?;
     let adoption = PendingAdoption { options, system: &system, found: &found, storage: &storage };
     let record = adoption.carry_out(stamp_time(marker)?)?;
     summary.print_adopted(&AdoptionState::Adopted(record), options.json)
+}
+
+/// Machine as it was read, with the plan of its adoption.
+struct ExaminedMachine {
+    system: ForeignSystem,
+    found: DiscoveredLayout,
+    planned: std::result::Result<AdoptionPlan, Vec<String>>,
+    summary: AdoptionSummary,
+}
+
+impl ExaminedMachine {
+    /// Reads the machine, and plans its adoption with this id of the allocation.
+    fn examine(
+        options: &MachineAdoptionOptions,
+        host: &AdoptionHost,
+        storage: &MarkerStorage,
+        allocation: &str,
+    ) -> Result<ExaminedMachine> {
+        let system = ForeignSystem::read(options, host)?;
+        let found = system.discover_layout(options)?;
+        let mut obstacles = assess_reinstall(&found, &system.inventory).obstacles;
+        obstacles.extend(system.list_unreadable());
+        obstacles.extend(unreadable_devices::list_unreadable_stacks(&system.inventory));
+        let adopted = AdoptedInstallation { machine: &system.machine, allocation, image: &system.image };
+        let planned = plan_adoption(&found, &system.inventory, adopted);
+        if let Err(refused) = &planned {
+            obstacles.extend(refused.iter().filter(|why| !obstacles.contains(why)).cloned().collect::<Vec<_>>());
+        }
+        if options.inventory.is_none() {
+            obstacles.extend(storage.find_obstacles(&host.mounts));
+        }
+        let summary = AdoptionSummary::new(&system, &found, planned.as_ref().ok(), obstacles);
+        Ok(ExaminedMachine { system, found, planned, summary })
+    }
+
+    /// Returns `present`, the machine as it was read after the operator has confirmed this one. Disks may have been
+    /// attached, removed or changed while the command waited for the confirmation.
+    fn confirm_unchanged(&self, present: ExaminedMachine) -> Result<ExaminedMachine> {
+        match self.summary.explain_changes(&present.summary) {
+            None => Ok(present),
+            Some(why) => Err(refuse(format!(
+                "drophammer adopt: the machine has changed since it was displayed: {why}. Nothing was written; repeat the command"
+            ))),
+        }
+    }
 }
 
 /// Adoption that the operator has confirmed.

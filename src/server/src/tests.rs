@@ -40,6 +40,7 @@ mod machine_migration;
 mod machine_rename;
 mod metrics;
 mod migration_approval;
+mod migration_at_several_servers;
 mod migration_plan;
 mod migration_safety;
 mod new_machines;

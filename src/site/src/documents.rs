@@ -141,6 +141,12 @@ impl SiteDocuments {
         self.0.state.is_some()
     }
 
+    /// Returns whether several servers may share the database while each of them reads the documents in its own
+    /// directory.
+    pub fn are_separate_files(&self) -> bool {
+        self.is_shared() && self.stored().is_none()
+    }
+
     /// Returns the path of a document relative to the server's directory, as in the database.
     pub fn relative_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.0.dir).unwrap_or(path).to_string_lossy().into_owned()

@@ -30,7 +30,8 @@ impl SiteLoader {
     /// determine their state: during migrations, or if one of the machines has a problem, or may share an id, a MAC
     /// or a management controller with another machine.
     pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<RefreshedSite> {
-        if self.stale || !self.state.list_live_migrations_blocking().ok()?.is_empty() {
+        let has_migrations = !self.state.list_live_migrations_blocking().ok()?.is_empty();
+        if self.stale || has_migrations || !current.outdated_migrations.is_empty() {
             return None;
         }
         if self.refresh_documents() {

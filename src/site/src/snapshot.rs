@@ -9,6 +9,7 @@ use model::machine_identity::swap_id_byte_order;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use store::machine_migration::Migration;
 
 pub(crate) const MANIFEST: &str = ".manifest";
 
@@ -38,6 +39,9 @@ pub struct SiteSnapshot {
     pub machine_files: SharedMap<PathBuf>,
     /// Errors of the machine files.
     pub machine_errors: Arc<MachineFileErrors>,
+    /// Migrations whose results are missing from the machine files of this server, because another server that shares
+    /// the database has recorded them.
+    pub outdated_migrations: Arc<Vec<Migration>>,
     /// For each layout in force, the path of its file. The key is the id of the layout.
     pub layout_files: BTreeMap<String, PathBuf>,
     /// For each size in force, the path of its file. The key is the id of the size.
@@ -86,6 +90,7 @@ impl SiteSnapshot {
             controllers: self.controllers.clone(),
             machine_files,
             machine_errors,
+            outdated_migrations: self.outdated_migrations.clone(),
             files: self.files.clone(),
             images: self.images.clone(),
             scanned_images: self.scanned_images.clone(),

@@ -242,6 +242,7 @@ fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
     let connection = database_file::open_existing(database).context(Phase::Serve, what)?;
     connection.execute_batch("PRAGMA busy_timeout=5000").context(Phase::Serve, what)?;
     database_file::check_integrity(&connection, database)?;
+    database_file::refuse_newer_schema(&connection, database)?;
     // `VACUUM INTO` reads in one transaction: the copy contains each concurrent write either completely or not at all.
     connection.execute("VACUUM INTO ?1", [part.to_string_lossy().as_ref()]).context(Phase::Serve, what)?;
     let copy = Connection::open(part).context(Phase::Serve, what)?;

@@ -40,6 +40,9 @@ pub enum BootTarget {
     AbandonedAfterErase(ReinstallOrder),
     /// The ramdisk, for the machine's role in a migration.
     MigrationRamdisk(MigrationSide, MigrationState),
+    /// The ramdisk, in which the machine waits. The database was restored, so the state of the machine's migration must
+    /// first be confirmed by the operator. Contains the id of the machine that needs confirmation.
+    UnconfirmedMigration(String),
     /// The ramdisk, in which the machine waits, because the system on its disks now belongs to another machine.
     MigratedAway,
     /// No boot: the machine does not have a machine file, and the limit of unknown machines is reached.
@@ -52,7 +55,10 @@ impl BootTarget {
     pub fn excludes_disk(&self) -> bool {
         match self {
             BootTarget::Attempt(order) => order.started,
-            BootTarget::AbandonedAfterErase(_) | BootTarget::MigrationRamdisk(..) | BootTarget::MigratedAway => true,
+            BootTarget::AbandonedAfterErase(_)
+            | BootTarget::MigrationRamdisk(..)
+            | BootTarget::UnconfirmedMigration(_)
+            | BootTarget::MigratedAway => true,
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! Notifications about changes that other servers have committed to a shared PostgreSQL database.
 
-use crate::sql::postgres::session::connect;
+use crate::sql::postgres::session::{accepts_writes, connect};
 use crate::store_address::PostgresAddress;
 use common::error::{Context, Phase, Result};
 use std::sync::Arc;
@@ -51,8 +51,9 @@ async fn listen_forever(address: &PostgresAddress, own: &str, changes: &Arc<watc
         {
             changes.send_modify(|number| *number += 1);
             // If the connection is lost, the task that reads it ends, which closes the client. Keepalives detect a peer
-            // that no longer responds.
-            while !client.is_closed() {
+            // that no longer responds. A host that no longer accepts writes does not send the notifications of the
+            // other servers.
+            while !client.is_closed() && accepts_writes(&client).await {
                 tokio::time::sleep(RETRY).await;
             }
         }

@@ -71,6 +71,7 @@ impl DatabaseFile {
         let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
         check_integrity(&connection, path)?;
+        refuse_newer_schema(&connection, path)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let replaces_lost = is_new && database_id::had_transactions(path);
         let identity = check_identity(path, &path.display().to_string(), is_new, own.clone())?;
@@ -116,6 +117,7 @@ impl DatabaseFile {
         let connection = open_existing(path).context(Phase::Serve, what)?;
         let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
+        refuse_newer_schema(&connection, path)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let is_current = schema::is_current_schema(&connection).context(Phase::Serve, what)?;
         let Some(identity) = own.filter(|_| is_current) else {
@@ -358,6 +360,16 @@ pub(crate) fn check_integrity(connection: &Connection, path: &Path) -> Result<()
     match said.as_str() {
         "ok" => Ok(()),
         damage => Err(damaged_error(path, damage)),
+    }
+}
+
+/// Refuses a file that a newer version of drophammer has written. The message contains both versions of the schema.
+pub(crate) fn refuse_newer_schema(connection: &Connection, path: &Path) -> Result<()> {
+    match schema::refuse_newer_version(connection) {
+        Err(error @ sql::Error::NewerSchema { .. }) => {
+            Err(Error::refusal(Phase::Serve, format!("{path}: {error}", path = path.display())))
+        }
+        checked => checked.map(drop).context(Phase::Serve, || format!("open the database {}", path.display())),
     }
 }
 

@@ -5,6 +5,7 @@ use super::boot_target::{BootTarget, FileAllocation};
 use super::disk_boot_prohibitions::{ALL_BARRED_QUERY, is_barred};
 use super::machine_migration::MigrationBoot;
 use super::migration_records::find_live;
+use super::restore_confirmation::find_unconfirmed;
 use crate::sql::{self, Connection, params};
 use common::error::Result;
 
@@ -48,13 +49,18 @@ pub fn effective_files(connection: &Connection, machine: &str, files: FileAlloca
 }
 
 /// Returns the target that the machine boots because of a migration, or `None` if no migration affects the machine's
-/// boot.
+/// boot. While a machine of the migration needs confirmation after a restore, neither machine boots from its disks: the
+/// migration may have ended, or may have been repeated in the other direction, after the backup.
 pub(crate) fn migration_boot(
     connection: &Connection,
     machine: &str,
     files: &FileAllocation,
 ) -> sql::Result<Option<BootTarget>> {
     if let Some(migration) = find_live(connection, machine)? {
+        let machines = [migration.source.as_str(), &migration.target];
+        if let Some(unconfirmed) = find_unconfirmed(connection, machines)? {
+            return Ok(Some(BootTarget::UnconfirmedMigration(unconfirmed.to_owned())));
+        }
         match migration.boot_target(machine) {
             MigrationBoot::Ramdisk => {
                 return Ok(Some(BootTarget::MigrationRamdisk(migration.role_of(machine), migration.state)));

@@ -1,11 +1,20 @@
 //! Stored migrations, one database row each. `machine_migration` decides how they change.
 
-use super::ServerState;
 use super::json_columns::{parse_column, to_json_column};
 use super::machine_migration::{CurrentBoots, Migration, MigrationState};
 use super::registered_boots::current_boot;
+use super::{ServerState, database_epoch};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
+use std::collections::BTreeMap;
+
+/// Query of the migrations after which the database records the allocation for its owner, and for no other machine.
+const TRANSFERRED_QUERY: &str = "SELECT document FROM moves m WHERE state IN ('booting', 'done', 'cancelled')
+     AND EXISTS (SELECT 1 FROM allocations a WHERE a.id = m.allocation AND a.succeeded = 1
+         AND a.machine = CASE m.state WHEN 'cancelled' THEN m.a ELSE m.b END)
+     AND NOT EXISTS (SELECT 1 FROM allocations a WHERE a.id = m.allocation
+         AND a.machine <> CASE m.state WHEN 'cancelled' THEN m.a ELSE m.b END)
+     ORDER BY m.rowid";
 
 impl ServerState {
     /// Returns the migration that currently affects this machine, or `None`.
@@ -40,6 +49,15 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub fn list_live_migrations_blocking(&self) -> Result<Vec<Migration>> {
         self.read_committed_blocking(list_live)
+    }
+
+    /// Returns, for each allocation, the newest migration that has transferred it. Servers that share the database, but
+    /// not the operator's files, compare their own files with these migrations.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub fn list_transferred_migrations_blocking(&self) -> Result<Vec<Migration>> {
+        self.read_committed_blocking(list_transferred)
     }
 
     /// Returns the machine's newest migration, even if it has ended.
@@ -114,6 +132,24 @@ pub fn list_live(connection: &Connection) -> sql::Result<Vec<Migration>> {
     let all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
     let all: Vec<Option<Migration>> = all.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<_>>()?;
     Ok(all.into_iter().flatten().collect())
+}
+
+/// Returns, for each allocation, the newest migration that has transferred it, or whose transfer was canceled. Omits
+/// allocations that the database meanwhile records for another machine, and migrations from before a restore, because
+/// the files may be newer than the restored database.
+fn list_transferred(connection: &Connection) -> sql::Result<Vec<Migration>> {
+    let epoch = database_epoch::read_epoch(connection)?.id;
+    let select = connection.prepare_cached(TRANSFERRED_QUERY)?;
+    let all: Vec<Option<Migration>> = select.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<_>>()?;
+    let mut newest = BTreeMap::new();
+    for migration in all.into_iter().flatten() {
+        let is_of_epoch = migration.fencing.as_ref().is_some_and(|token| token.database == epoch);
+        // A migration that was canceled before its copy has started has never changed a file.
+        if is_of_epoch && (migration.state != MigrationState::Cancelled || migration.started_copy.is_some()) {
+            newest.insert(migration.allocation.clone(), migration);
+        }
+    }
+    Ok(newest.into_values().collect())
 }
 
 pub fn read_current_boots(connection: &Connection, a: &str, b: &str) -> sql::Result<CurrentBoots> {

@@ -10,8 +10,8 @@ use super::install_attempt::AttemptStart;
 use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};
 use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
-use super::{ServerState, database_epoch, restore_confirmation};
-use crate::sql::{self, OptionalExtension, Transaction, params};
+use super::{ServerState, database_epoch, operator_documents, restore_confirmation};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
 /// Result of ordering a migration.
@@ -20,6 +20,18 @@ pub enum MigrationPlacement {
     Placed,
     /// The migration cannot be ordered, because a record has changed after the order was checked. Contains the reason.
     Rejected(String),
+}
+
+/// Response to a target machine that requests permission to pass the point of no return of a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "each request contains only one value of this enum")]
+pub enum CopyStart {
+    /// The machine is not the target of a live migration.
+    NotTarget,
+    /// The decision was based on outdated documents, and must be repeated.
+    Outdated,
+    /// The started migration, or the reason why the target must not start to copy.
+    Decided(Result<MigrationUpdate, String>),
 }
 
 /// State of a migration after an event.
@@ -40,7 +52,8 @@ impl ServerState {
         self.run_durably(move |transaction| insert_migration(transaction, &new)).await
     }
 
-    /// Records an event of the machine's migration, with all its effects. Returns `None` if the machine has no live
+    /// Records an event of the machine's migration, with all its effects. A system that reports that it runs does not
+    /// finish a migration that needs confirmation after a restore. Returns `None` if the machine has no live
     /// migration with this id (see `Migration::is_live`). An empty id matches any migration. The inner error is the
     /// reason why the event is rejected.
     ///
@@ -59,45 +72,52 @@ impl ServerState {
             else {
                 return Ok(None);
             };
+            if matches!(word, MigrationEvent::PhonedHome(_))
+                && let Some(why) = explain_unconfirmed(transaction, &migration)?
+            {
+                return Ok(Some(Err(why)));
+            }
             apply_event(transaction, &migration, &word).map(Some)
         })
         .await
     }
 
-    /// Records that the target machine passes its point of no return. Returns `None` if the machine is not the target
-    /// of a live migration. If the target must not start to copy, records nothing, and returns the reason as the inner
-    /// error.
+    /// Records that the target machine passes its point of no return. If the target must not start to copy, records
+    /// nothing.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn start_migration_copy(
-        &self,
-        machine: &str,
-        start: AttemptStart,
-    ) -> Result<Option<Result<MigrationUpdate, String>>> {
+    pub async fn start_migration_copy(&self, machine: &str, start: AttemptStart) -> Result<CopyStart> {
         let machine = machine.to_owned();
         self.run_durably(move |transaction| {
+            if operator_documents::has_changed(transaction, &start.based_on)? {
+                return Ok(CopyStart::Outdated);
+            }
             let Some(migration) = find_live(transaction, &machine)?.filter(|migration| migration.target == machine)
             else {
-                return Ok(None);
+                return Ok(CopyStart::NotTarget);
             };
-            if let Some(why) = restore_confirmation::explain_first_unconfirmed(
-                transaction,
-                [migration.source.as_str(), &migration.target],
-            )? {
-                return Ok(Some(Err(why)));
+            if let Some(why) = explain_unconfirmed(transaction, &migration)? {
+                return Ok(CopyStart::Decided(Err(why)));
             }
             let now = read_current_boots(transaction, &migration.source, &migration.target)?;
-            apply_event(transaction, &migration, &MigrationEvent::StartRequested { start, now }).map(Some)
+            let word = MigrationEvent::StartRequested { start, now };
+            apply_event(transaction, &migration, &word).map(CopyStart::Decided)
         })
         .await
     }
 }
 
+/// Returns the reason why the migration must not proceed, or `None` if neither of its machines needs confirmation after
+/// a restore.
+fn explain_unconfirmed(connection: &Connection, migration: &Migration) -> sql::Result<Option<String>> {
+    let machines = [migration.source.as_str(), &migration.target];
+    restore_confirmation::explain_first_unconfirmed(connection, machines)
+}
+
 pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Result<MigrationPlacement> {
     let no = |why: String| Ok(MigrationPlacement::Rejected(why));
-    if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [new.source.as_str(), &new.target])?
-    {
+    if let Some(why) = explain_unconfirmed(transaction, new)? {
         return no(why);
     }
     for machine in [&new.source, &new.target] {

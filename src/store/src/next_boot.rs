@@ -157,14 +157,17 @@ fn attempt_order(
         (Some(handed), BootRequestSender::Firmware(heard)) if heard.clock.is_close_to(handed, heard.quiet) => {
             return Ok(BootTarget::Attempt(order));
         }
-        (Some(_), _) if !order.given_up && order.unregistered < UNREGISTERED_BOOTS => order.unregistered += 1,
-        (None, _) if !order.given_up && order.attempts < ATTEMPTS => {
+        _ if order.given_up => return Ok(BootTarget::AbandonedAfterErase(order)),
+        (Some(_), _) if order.unregistered < UNREGISTERED_BOOTS => order.unregistered += 1,
+        (None, _) if !order.is_final_boot && order.attempts < ATTEMPTS => {
             (order.attempts, order.unregistered) = (order.attempts + 1, 1);
         }
-        _ if order.given_up => return Ok(BootTarget::AbandonedAfterErase(order)),
+        // The final boot has ended without a report, because the machine boots again.
+        _ if order.is_final_boot => return abandon_order(transaction, machine, allocation, order),
         // All attempts are used up. The last one may have succeeded, and a power failure may have prevented its report,
-        // so one more boot is served, which can report the success.
-        _ if order.started => order.given_up = true,
+        // so one more boot is served, which can report the success. Until this boot has ended, the order is not
+        // abandoned: another order must not replace it.
+        _ if order.started => (order.is_final_boot, order.unregistered) = (true, order.unregistered.max(1)),
         _ => return suspend_order(transaction, machine, allocation, order),
     }
     order.handed = match requester {
@@ -183,17 +186,40 @@ fn suspend_order(
     allocation: &str,
     mut order: ReinstallOrder,
 ) -> sql::Result<BootTarget> {
-    let reason = match order.handed.take() {
+    let reason = match order.handed {
         Some(_) => format!("no agent has registered after {UNREGISTERED_BOOTS} boots of the ramdisk"),
         None => format!("none of {ATTEMPTS} attempts has reached the point of no return"),
     };
-    (order.given_up, order.unregistered) = (true, 0);
-    store_order(transaction, machine, allocation, &order)?;
     let message = format!("suspended: {reason}; remove the cause, then order the reinstall again, or cancel the order");
-    let entry = HistoryEntry { message: message.clone(), ..HistoryEntry::from_order(HistoryKind::Failed, &order) };
-    insert_entry(transaction, machine, &entry)?;
-    store_outcome(transaction, machine, allocation, &ReinstallOutcome::from_order(&order, false, message))?;
+    give_up_order(transaction, (machine, allocation), &mut order, message)?;
     Ok(BootTarget::Suspended(order))
+}
+
+/// Abandons a started reinstall order whose final boot has not reported a success.
+fn abandon_order(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    mut order: ReinstallOrder,
+) -> sql::Result<BootTarget> {
+    let message = "abandoned: the installation has started, and no attempt has reported its success; remove the cause, \
+         then order the reinstall again";
+    give_up_order(transaction, (machine, allocation), &mut order, message.to_owned())?;
+    Ok(BootTarget::AbandonedAfterErase(order))
+}
+
+/// Records that no further attempt of the order is made, and why.
+fn give_up_order(
+    transaction: &Transaction,
+    (machine, allocation): (&str, &str),
+    order: &mut ReinstallOrder,
+    message: String,
+) -> sql::Result<()> {
+    (order.given_up, order.handed, order.unregistered) = (true, None, 0);
+    store_order(transaction, machine, allocation, order)?;
+    let entry = HistoryEntry { message: message.clone(), ..HistoryEntry::from_order(HistoryKind::Failed, order) };
+    insert_entry(transaction, machine, &entry)?;
+    store_outcome(transaction, machine, allocation, &ReinstallOutcome::from_order(order, false, message))
 }
 
 /// Returns the boot target of a machine that has no machine file. An installed machine boots from its disk until its

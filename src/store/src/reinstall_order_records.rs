@@ -32,7 +32,7 @@ pub struct ReinstallOverrides {
     pub layout_digest: Option<String>,
 }
 
-/// Options, user and required approval of an order, as stored.
+/// Fields of an order that are stored as one JSON document.
 #[derive(Default, Serialize, Deserialize)]
 struct StoredOptions {
     #[serde(flatten)]
@@ -41,6 +41,8 @@ struct StoredOptions {
     created_by: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     required_approval: Option<RequiredApproval>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_final_boot: bool,
 }
 
 /// Open order for a reinstall.
@@ -102,6 +104,10 @@ pub struct ReinstallOrder {
     /// Number of counted boots of the current attempt, none of which has registered; not shown to operators.
     #[serde(skip)]
     pub unregistered: u32,
+    /// True if the ramdisk was served once more after the last attempt, because the attempt may have succeeded without
+    /// a report; not shown to operators.
+    #[serde(skip)]
+    pub is_final_boot: bool,
     /// Approval without which the order is withheld; `None` if no approval was in force when the order was placed. The
     /// value is not shown to operators.
     #[serde(skip)]
@@ -149,7 +155,8 @@ pub(crate) fn read_order(
              attempt, unregistered
          FROM orders WHERE machine = ?1 AND allocation = ?2";
     let order = connection.prepare_cached(select)?.query_row([machine, allocation], |row| {
-        let StoredOptions { overrides, created_by, required_approval } = parse_column(row, 8)?.unwrap_or_default();
+        let options: StoredOptions = parse_column(row, 8)?.unwrap_or_default();
+        let StoredOptions { overrides, created_by, required_approval, is_final_boot } = options;
         let ReinstallOverrides { change_promise, give_up, leave_locked, replace_newer, apply_allocation, .. } =
             overrides.clone();
         let fencing: Option<FencingToken> = parse_column(row, 10)?;
@@ -175,6 +182,7 @@ pub(crate) fn read_order(
             leave_locked,
             handed: row.get(9)?,
             unregistered: parse_column(row, 12)?.unwrap_or_default(),
+            is_final_boot,
             required_approval,
             layout_digest: overrides.layout_digest,
         })
@@ -201,7 +209,7 @@ pub(crate) fn store_order(
         layout_digest: order.layout_digest.clone(),
     };
     let (created_by, required_approval) = (order.created_by.clone(), order.required_approval.clone());
-    let words = StoredOptions { overrides, created_by, required_approval };
+    let words = StoredOptions { overrides, created_by, required_approval, is_final_boot: order.is_final_boot };
     let (disks, words) = (to_json_column(disks)?, to_json_column(&words)?);
     let fencing = fencing.as_ref().map(to_json_column).transpose()?;
     let attempt = attempt.as_ref().map(to_json_column).transpose()?;

@@ -225,6 +225,7 @@ fn new_order(image: &str, words: ReinstallOverrides, fencing: FencingToken) -> R
         given_up: false,
         handed: None,
         unregistered: 0,
+        is_final_boot: false,
         required_approval: None,
         layout_digest,
     }

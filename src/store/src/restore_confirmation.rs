@@ -101,9 +101,17 @@ pub(crate) fn explain_first_unconfirmed<'a>(
     connection: &Connection,
     machines: impl IntoIterator<Item = &'a str>,
 ) -> sql::Result<Option<String>> {
+    Ok(find_unconfirmed(connection, machines)?.map(explain_confirmation))
+}
+
+/// Returns the first of these machines that needs confirmation, or `None` if there is no such machine.
+pub(crate) fn find_unconfirmed<'a>(
+    connection: &Connection,
+    machines: impl IntoIterator<Item = &'a str>,
+) -> sql::Result<Option<&'a str>> {
     for machine in machines {
         if needs_confirmation(connection, machine)? {
-            return Ok(Some(explain_confirmation(machine)));
+            return Ok(Some(machine));
         }
     }
     Ok(None)

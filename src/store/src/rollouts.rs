@@ -184,7 +184,8 @@ pub struct MemberRecord {
     /// Id of the reinstall order; empty until the reinstall is ordered.
     #[serde(default)]
     pub order: String,
-    /// Reason why the member has failed, was skipped, or requires the attention of the operator.
+    /// Reason why the member has failed, was skipped, or requires the attention of the operator; until the member has
+    /// ended, also the order that its order has replaced.
     #[serde(default)]
     pub reason: String,
     /// Time of the order, as RFC 3339 in UTC.

@@ -335,29 +335,39 @@ fn has_column(connection: &Connection, table: &str, column: &str) -> sql::Result
     connection.prepare(select)?.exists([table, column])
 }
 
-/// On PostgreSQL, records the version of the schema, and refuses a newer version, because servers of several versions
-/// may share the database. Does nothing on SQLite: a file belongs to one server, which adds the [`LATER_COLUMNS`].
+/// Records the version of the schema, and refuses a newer version: servers of several versions may share a PostgreSQL
+/// database, and the program of a SQLite file may be replaced with an earlier version.
 fn check_version(transaction: &Transaction) -> sql::Result<()> {
-    if transaction.as_postgres().is_none() {
-        return Ok(());
+    if transaction.as_postgres().is_some() {
+        transaction.execute_batch(
+            "CREATE TABLE IF NOT EXISTS schema_version (
+                one BIGINT PRIMARY KEY CHECK (one = 1), version BIGINT NOT NULL)",
+        )?;
     }
-    let create =
-        "CREATE TABLE IF NOT EXISTS schema_version (one BIGINT PRIMARY KEY CHECK (one = 1), version BIGINT NOT NULL)";
-    transaction.execute_batch(create)?;
     if refuse_newer_version(transaction)? == Some(VERSION) {
         return Ok(());
+    }
+    if transaction.as_postgres().is_none() {
+        return transaction.execute_batch(&format!("PRAGMA user_version = {VERSION}"));
     }
     let insert = "INSERT INTO schema_version (one, version) VALUES (1, ?1)
          ON CONFLICT (one) DO UPDATE SET version = ?1";
     transaction.execute(insert, [VERSION]).map(drop)
 }
 
-/// Returns the version of the schema of a PostgreSQL database; `None` if no version is recorded yet.
+/// Returns the version of the schema; `None` if no version is recorded yet. SQLite files without a version were written
+/// by versions of the program up to schema version 3.
 ///
 /// # Errors
 /// Returns an error if the version is newer than that of this program.
 pub(crate) fn refuse_newer_version(connection: &Connection) -> sql::Result<Option<i64>> {
-    let version = connection.query_row(VERSION_QUERY, [], |row| row.get(0)).optional()?;
+    let version = match connection.as_postgres() {
+        Some(_) => connection.query_row(VERSION_QUERY, [], |row| row.get(0)).optional()?,
+        None => {
+            let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+            (version > 0).then_some(version)
+        }
+    };
     version.map_or(Ok(()), compare_version)?;
     Ok(version)
 }

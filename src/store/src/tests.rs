@@ -171,7 +171,7 @@ fn marker_of_adopted_machine_determines_its_image() {
     ));
     // The machine was installed before its server lost its database. After the operator has adopted it, the machine
     // boots the installed system.
-    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
+    assert_eq!(wait(state.adopt_allocation("m", "a", None)), AdoptOutcome::Adopted);
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker.clone()), ..report(true, "") }));
@@ -321,6 +321,9 @@ fn silent_last_attempt_is_served_again_for_its_report() {
                 OrderStart::Permitted(..)
             ));
         }
+        // The last boot may still succeed, so another order must not replace its order.
+        let other = wait(state.place_order(machine, allocation(machine), "i2", ReinstallOverrides::default(), None));
+        assert!(matches!(&other, OrderOutcome::Started(open) if open.id == order.id && !open.given_up), "{other:?}");
         if succeeds {
             wait(state.handle_report(machine, allocation(machine), BOOT, &report(true, &order.id)));
             assert!(matches!(boot(), BootTarget::Disk));
@@ -329,6 +332,8 @@ fn silent_last_attempt_is_served_again_for_its_report() {
                 matches!(boot(), BootTarget::AbandonedAfterErase(_))
                     && matches!(boot(), BootTarget::AbandonedAfterErase(_))
             );
+            let message = install_state(&state, machine).outcome.unwrap().message;
+            assert!(message.starts_with("abandoned: the installation has started"), "{message}");
         }
     }
 }

@@ -3,14 +3,16 @@
 //! reports this marker.
 //!
 //! If the machine reported a marker before the adoption, a later report of success is valid only if that report
-//! contains the same marker. The server cannot verify the content of the marker, and shows the content as unverified
-//! until a reinstall has completed.
+//! contains the same marker. The operator can specify the marker that was listed: if the machine has reported another
+//! one in the meantime, the adoption is refused. The server cannot verify the content of the marker, and shows the
+//! content as unverified until a reinstall has completed.
 //!
 //! `drophammer adopt` writes a marker to a machine that another installer has installed. Such a machine is adopted
 //! together with this marker, before the machine has reported it.
 
 use super::install_state::{InstallState, read_install_state};
 use super::json_columns::to_json_column;
+use super::waiting_marker::{ConfirmedMarker, explain_other_marker};
 use super::{ServerState, migration_records, now};
 use crate::sql::{self, Transaction, params};
 use common::error::Result;
@@ -27,14 +29,24 @@ pub enum AdoptOutcome {
 
 impl ServerState {
     /// Records that the allocation is installed on this machine, as reported by the operator. The failure of an earlier
-    /// attempt is discarded.
+    /// attempt is discarded. `confirmed` is the install marker that the operator has seen; `None` if it is unknown.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn adopt_allocation(&self, machine: &str, allocation: &str) -> Result<AdoptOutcome> {
+    pub async fn adopt_allocation(
+        &self,
+        machine: &str,
+        allocation: &str,
+        confirmed: Option<ConfirmedMarker>,
+    ) -> Result<AdoptOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
             if let Some(why) = explain_rejection(transaction, &machine, &allocation)? {
+                return Ok(AdoptOutcome::Rejected(why));
+            }
+            let install_state = read_install_state(transaction, &machine, &allocation)?;
+            let other = confirmed.and_then(|confirmed| explain_other_marker(&install_state, &machine, &confirmed));
+            if let Some(why) = other {
                 return Ok(AdoptOutcome::Rejected(why));
             }
             mark_adopted(transaction, &machine, &allocation)?;
@@ -119,10 +131,13 @@ fn explain_rejection(transaction: &Transaction, machine: &str, allocation: &str)
     Ok(blocked.or(why))
 }
 
-/// Records the adoption, and discards the failure of an earlier attempt.
+/// Records the adoption, and discards the failure of an earlier attempt. If the adoption is already recorded, it still
+/// applies only to the marker that the operator has seen then.
 fn mark_adopted(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let upsert = "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
-         ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = allocations.waits, failure = NULL";
+         ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, failure = NULL,
+             adopted_marker = CASE WHEN allocations.adopted IS NULL THEN allocations.waits
+                 ELSE allocations.adopted_marker END";
     transaction.execute(upsert, params![machine, allocation, now()]).map(drop)
 }
 

@@ -307,7 +307,10 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
             p.problem {
                 "The machine waits with an install marker of its allocation (image " (waits.image) ", " (page_frame::show_time(&waits.time))
                 "), but this server lacks a record of that installation. If the machine was installed with this image: "
-                code { "drophammer machine adopt " (confirmation_name(machine)) }
+                code {
+                    "drophammer machine adopt " (confirmation_name(machine))
+                    @if let Some(digest) = waits.short_digest() { " --marker " (digest) }
+                }
             }
         }
     }

@@ -50,7 +50,7 @@ pub(super) async fn preview_reinstall(
     base: &BaseUrls,
     reinstall_request: &ReinstallRequest,
 ) -> Result<ReinstallPreview, ApiError> {
-    let HypotheticalOrder { machine, install_state } = simulate_order(app, reinstall_request).await?;
+    let HypotheticalOrder { machine, install_state, .. } = simulate_order(app, reinstall_request).await?;
     let Some(allocation) = &machine.allocation else {
         return Err(ApiError::bad_request("the machine is no longer allocated"));
     };

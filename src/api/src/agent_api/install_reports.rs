@@ -3,7 +3,7 @@
 use super::DOCUMENT_BYTES;
 use crate::AppState;
 use crate::machine_auth::{EventCaller, MachineCaller};
-use crate::migration_requests::machine_requests;
+use crate::migration_requests::machine_reports;
 use crate::request_body::read_machine_document;
 use axum::Json;
 use axum::body::Body;
@@ -35,7 +35,7 @@ pub(crate) async fn post_report(
         report.allocationuuid = current.id.to_string();
     }
     let who = MachineOrigin::new(&id, directory.display_name(&id), peer);
-    if let Some(acknowledged) = machine_requests::handle_report(&app, &who, &boot, &report).await? {
+    if let Some(acknowledged) = machine_reports::handle_report(&app, &who, &boot, &report).await? {
         return Ok(Json(acknowledged));
     }
     let is_current = current.is_some_and(|current| *current.id == report.allocationuuid);

@@ -38,7 +38,8 @@ pub(crate) async fn pass_point_of_no_return(
         let why = "secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits";
         return Err(ApiError::bad_request(why));
     }
-    let DecisionBasis { directory, documents: based_on } = DecisionBasis::read(&app, &boot.machine).await?;
+    let basis = DecisionBasis::read(&app, &boot.machine, &allocationuuid).await?;
+    let DecisionBasis { directory, documents: based_on } = basis;
     let start = AttemptStart { by: boot.hash, disks, secret_digest, approved: said.clone(), based_on };
     let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
     if let Some(answer) =

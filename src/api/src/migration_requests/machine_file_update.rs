@@ -1,6 +1,7 @@
 //! Update of the operator's files after a migration: the allocation is moved from the machine file of the old owner
 //! to that of the new owner. The database records the new owner first, and takes precedence until the files agree
-//! with it. If a crash or an edit interrupts the update, it is completed at the next scan of the directory.
+//! with it. If a crash or an edit interrupts the update, it is completed at the next scan of the directory. If several
+//! servers share the database, but each has its own files, each of them updates its files from the database.
 
 use super::Migration;
 use crate::AppState;
@@ -20,9 +21,7 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
         directory.mark_unchanged();
-        let behind =
-            app.state.list_live_migrations().await.unwrap_or_default().into_iter().filter(|migration| migration.files);
-        for migration in behind {
+        for migration in list_missing_results(&app).await {
             // While a machine needs confirmation after a restore, the record of the migration may be older than the
             // files, so the files are not changed.
             let unconfirmed =
@@ -33,9 +32,11 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
             let _lock = app.templates.lock_changes().await;
             match move_allocation(&app, &migration).await {
                 Ok(()) => {
-                    // An error is ignored here: if the database is unavailable, its next use also fails, and reports
-                    // the error.
-                    let _ = app.state.record_files_updated(&migration.id, migration.state).await;
+                    if migration.files {
+                        // An error is ignored here: if the database is unavailable, its next use also fails, and
+                        // reports the error.
+                        let _ = app.state.record_files_updated(&migration.id, migration.state).await;
+                    }
                     app.request_reload();
                 }
                 Err(why) if said.insert(why.clone()) => app.watch.log_problem(why),
@@ -46,6 +47,18 @@ pub async fn update_migrated_files(app: Arc<AppState>) {
             return;
         }
     }
+}
+
+/// Returns the migrations whose results are missing from the files of this server. The migrations that another server
+/// has already applied to its own files follow those that no server has applied yet.
+async fn list_missing_results(app: &AppState) -> Vec<Migration> {
+    let live = app.state.list_live_migrations().await.unwrap_or_default();
+    let mut missing: Vec<Migration> = live.into_iter().filter(|migration| migration.files).collect();
+    let outdated = app.directory().outdated_migrations.clone();
+    let applied = outdated.iter().filter(|outdated| missing.iter().all(|migration| migration.id != outdated.id));
+    let applied: Vec<Migration> = applied.map(|outdated| Migration { files: false, ..outdated.clone() }).collect();
+    missing.extend(applied);
+    missing
 }
 
 /// Machine file with its current text, which the published snapshot might not contain yet.

@@ -4,6 +4,7 @@ use super::certificate_approval::CertificateTrust;
 use super::migration_assignment::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
 use crate::AppState;
+use crate::agent_api::decision_basis::request_repetition;
 use crate::agent_api::wire_allocation;
 use crate::install_state_enrichment;
 use crate::machine_auth::MachineCaller;
@@ -15,11 +16,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use common::format::untrusted_text_limits::truncate_with_mark;
-use control::ReportAcknowledgement;
-use control::agent_api_types::InstallReport;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
-use http_server::server_log::MachineOrigin;
 use model::allocation::ApprovedPlan;
 use model::machine_migration::{MigrationReport as Stands, MigrationSide};
 use serde_json::{Value, json};
@@ -28,7 +26,7 @@ use site::snapshot::SiteSnapshot;
 use std::net::IpAddr;
 use std::sync::Arc;
 use store::token_hash::TokenHash;
-use store::{AttemptStart, InstallState, MachineBoot, MigrationUpdate};
+use store::{AttemptStart, CopyStart, InstallState, MachineBoot, MigrationUpdate};
 
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const MAXIMUM_CARRIED_BYTES: usize = 1 << 20;
@@ -149,7 +147,7 @@ fn format_address(ClientAddress(address): ClientAddress, port: u16) -> String {
     }
 }
 
-fn conflict_error(why: String) -> ApiError {
+pub(super) fn conflict_error(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
@@ -190,9 +188,7 @@ pub(crate) async fn find_migration_response(
     id: &str,
 ) -> Result<MigrationResponse, ApiError> {
     let Some(migration) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::Unrelated) };
-    if migration.state.is_open()
-        && app.state.explain_unconfirmed(vec![migration.source.clone(), migration.target.clone()]).await?.is_some()
-    {
+    if app.state.explain_unconfirmed(vec![migration.source.clone(), migration.target.clone()]).await?.is_some() {
         return Ok(MigrationResponse::NoAllocation);
     }
     let now = app.state.read_current_boots(&migration).await?;
@@ -300,8 +296,10 @@ pub(crate) async fn start_copy(
     if let Err(why) = plan_approval_check::check_compared(app, directory, id, allocation, said).await? {
         return Ok(Some(Err(why)));
     }
-    let Some(heard) = app.state.start_migration_copy(id, start.clone()).await? else {
-        return Ok(Some(Err("the migration has ended".to_owned())));
+    let heard = match app.state.start_migration_copy(id, start.clone()).await? {
+        CopyStart::Decided(heard) => heard,
+        CopyStart::Outdated => return Err(request_repetition(app, id).await),
+        CopyStart::NotTarget => return Ok(Some(Err("the migration has ended".to_owned()))),
     };
     let MigrationUpdate { migration, news } = match heard {
         Ok(heard) => heard,
@@ -337,64 +335,4 @@ async fn check_source_has_looked(app: &AppState, migration: &Migration, boot: &M
             ),
         )),
     }
-}
-
-/// Handles a report of a machine in a migration. Returns `None` if the report is not about the migration.
-///
-/// # Errors
-/// Returns an error if the database cannot be read or written, or if a report of success is not valid. In the latter
-/// case, the machine must not boot the system that it received.
-pub async fn handle_report(
-    app: &AppState,
-    who: &MachineOrigin,
-    boot: &MachineBoot,
-    report: &InstallReport,
-) -> Result<Option<ReportAcknowledgement>, ApiError> {
-    if boot.address.is_none() {
-        return Ok(None);
-    }
-    let id = &boot.machine;
-    let Some(heard) = app.state.handle_migration_report(id, boot.hash, report).await? else { return Ok(None) };
-    let MigrationUpdate { migration, news } = heard.map_err(conflict_error)?;
-    let retry = !report.success && migration.target == *id && migration.should_retry();
-    if report.success || !retry {
-        app.state.record_boot_end(boot.hash, report.success).await?;
-    }
-    if news {
-        app.counters.count_report(report);
-        app.watch.log_report(who.clone(), report);
-        app.watch.log_note(format!("the migration {}", describe_migration(&app.directory(), &migration)));
-        log_silent_source(app, &migration);
-        app.request_reload();
-    }
-    Ok(Some(ReportAcknowledgement { retry }))
-}
-
-/// Logs a warning if the target has received all data, but the source machine has not contacted the server recently:
-/// the source may be switched off, or may be running its own system.
-fn log_silent_source(app: &AppState, migration: &Migration) {
-    let receiver = migration.target_endpoint.as_ref().filter(|_| migration.state == MigrationState::Booting);
-    if receiver.is_some_and(|receiver| !app.certificate_checks.has_checked(&migration.source, &receiver.certificate)) {
-        app.watch.log_note(format!(
-            "machine {source} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated", source = app.directory().display_name(&migration.source)));
-    }
-}
-
-/// Handles the event with which a machine reports that its installed system runs. If the event comes from the boot that
-/// received a migrated system, records that this system runs on the target.
-///
-/// # Errors
-/// Returns an error if the database cannot be read or written.
-pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
-    if let Some(Ok(MigrationUpdate { migration, news: true })) =
-        app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?
-    {
-        app.watch.log_note(format!(
-            "migration {migration}: source machine {source} is now free",
-            migration = describe_migration(&app.directory(), &migration),
-            source = migration.source
-        ));
-        app.request_reload();
-    }
-    Ok(())
 }

@@ -291,10 +291,7 @@ pub(super) fn summarize_records(app: &AppState, machine: &MachineSpec, records: 
         let moving = MachineMigration::from_migration(&machine.id, migration);
         if is_visible { moving } else { moving.hide_peer() }
     });
-    let reported = install_state
-        .waits
-        .as_ref()
-        .map(|marker| WaitingMarker { image: marker.image.clone(), time: marker.time.clone() });
+    let reported = install_state.waits.as_ref().map(WaitingMarker::from_marker);
     let waits = reported.clone().filter(|_| !install_state.is_installed() && install_state.elsewhere.is_none());
     let stored = install_state.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
     let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());

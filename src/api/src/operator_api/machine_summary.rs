@@ -5,7 +5,7 @@ use crate::out_of_band::progress::OutOfBandProgress;
 use model::install_report::ProgressEvent;
 use serde::{Deserialize, Deserializer, Serialize};
 use site::effective_allocation::AllocationDifference;
-use store::{ATTEMPTS, AttemptFailure, MachineContact, ReinstallOrder, ReinstallOutcome};
+use store::{ATTEMPTS, AttemptFailure, MachineContact, ReinstallOrder, ReinstallOutcome, WaitingMarker};
 
 /// Summary of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -190,15 +190,6 @@ fn read_reference<'de, D: Deserializer<'de>>(source: D) -> Result<Option<String>
         ObjectReference::Id(id) | ObjectReference::Size { id } => id,
         ObjectReference::Allocation { allocationuuid } => allocationuuid,
     }))
-}
-
-/// Content of an install marker that the server has not verified.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct WaitingMarker {
-    /// Id of the image.
-    pub image: String,
-    /// Time of the installation according to the machine's clock, RFC 3339 in UTC.
-    pub time: String,
 }
 
 #[cfg(test)]

@@ -69,6 +69,8 @@ pub fn split_list(list: &str) -> Vec<String> {
 pub struct HypotheticalOrder {
     pub machine: MachineSpec,
     pub install_state: InstallState,
+    /// Id of the suspended or abandoned order that the order would replace.
+    pub replaces: Option<String>,
 }
 
 /// Returns the machine and the state that it would have if the reinstall were ordered. Stores nothing.
@@ -86,11 +88,13 @@ pub async fn simulate_order(
     }
     let install_state = install_state_enrichment::read_full_state(app, &machine, &app.directory().known).await?;
     let mut install_state = install_state.with_claimed_installation();
-    let earlier = install_state.order.take().filter(|order| order.started);
+    let replaced = install_state.order.take();
+    let replaces = replaced.as_ref().filter(|order| order.given_up).map(|order| order.id.clone());
+    let earlier = replaced.filter(|order| order.started);
     install_state.order = Some(build_order(reinstall_request.imageid.clone(), words, earlier));
     let install_state =
         install_state_enrichment::add_template_results(app, &machine, install_state, &app.directory().known).await?;
-    Ok(HypotheticalOrder { machine, install_state })
+    Ok(HypotheticalOrder { machine, install_state, replaces })
 }
 
 /// Stores the approval of the plan that the request contains, and waits until the approval is in force. The machine
@@ -143,7 +147,7 @@ async fn find_approved_inputs(
     reinstall_request: &ReinstallRequest,
     approved: &ApprovedPlan,
 ) -> Result<InputDigests, ApiError> {
-    let HypotheticalOrder { machine, install_state } = simulate_order(app, reinstall_request).await?;
+    let HypotheticalOrder { machine, install_state, .. } = simulate_order(app, reinstall_request).await?;
     let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, format!("approved: {why}"));
     let resolved = resolve_before_approval(&machine, &install_state, &app.directory().known).map_err(conflict)?;
     let inputs = digest_inputs(&resolved.ok_or_else(|| conflict(INPUT_NOT_READY.to_owned()))?);

@@ -45,6 +45,10 @@ pub(super) struct MemberRequest {
     /// Project of the machine.
     #[serde(default)]
     project: Option<String>,
+    /// Id of the suspended or abandoned order that existed at the time of the request, and that the member's order
+    /// replaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) replaces: Option<String>,
 }
 
 /// Data that a reinstall would lose.
@@ -144,7 +148,7 @@ pub(super) async fn approve_member(
 /// # Errors
 /// Returns the reasons why the plan is refused, or why the reinstall cannot be ordered.
 pub(crate) async fn require_plan(app: &AppState, request: &ReinstallRequest) -> Result<(), ApiError> {
-    let HypotheticalOrder { machine, install_state } = simulate_order(app, request).await?;
+    let HypotheticalOrder { machine, install_state, .. } = simulate_order(app, request).await?;
     let Ok(Some(resolved)) = resolve_before_approval(&machine, &install_state, &app.directory().known) else {
         return Ok(());
     };
@@ -157,13 +161,13 @@ pub(crate) async fn require_plan(app: &AppState, request: &ReinstallRequest) -> 
 }
 
 async fn evaluate_member(app: &AppState, request: &ReinstallRequest) -> Result<MemberRequest, ApiError> {
-    let HypotheticalOrder { machine, install_state } = simulate_order(app, request).await?;
+    let HypotheticalOrder { machine, install_state, replaces } = simulate_order(app, request).await?;
     let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, why);
     let resolved = resolve_before_approval(&machine, &install_state, &app.directory().known).map_err(conflict)?;
     let resolved = resolved.ok_or_else(|| conflict(INPUT_NOT_READY.to_owned()))?;
     let inputs = digest_inputs(&resolved);
     let forecast = forecast_loss(app, &machine, &resolved, install_state).await?;
-    Ok(MemberRequest { request: request.clone(), inputs, forecast, project: machine.project })
+    Ok(MemberRequest { request: request.clone(), inputs, forecast, project: machine.project, replaces })
 }
 
 /// Plans the reinstall from the registered hardware. Returns `None` if the machine has never registered its hardware.
@@ -227,6 +231,7 @@ mod tests {
             inputs: InputDigests::new(),
             project: None,
             forecast,
+            replaces: None,
         };
         let approved = member(Some(forecast(10, &["S1", "S2"])));
         for unchanged in [forecast(10, &["S1", "S2"]), forecast(9, &["S1"]), forecast(0, &[])] {

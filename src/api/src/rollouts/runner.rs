@@ -5,6 +5,7 @@ use super::power_cycle::power_cycle;
 use crate::AppState;
 use crate::metrics::OrderEvent;
 use crate::operator_api::new_order_approval::find_required_approval;
+use crate::operator_api::order_descriptions::describe_replaced_order;
 use crate::operator_api::order_recheck::recheck_machine_file;
 use crate::operator_api::reinstalls::prepare_order;
 use axum::http::StatusCode;
@@ -115,12 +116,14 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
         return Ok(false);
     }
     let skipped = match order_member(app, key, member).await {
-        Ok(MemberOrderOutcome::Ordered(order)) => {
+        Ok(MemberOrderOutcome::Ordered { order, replaced }) => {
             app.counters.count_order(OrderEvent::Placed);
+            let replaced = replaced.map(|replaced| format!("; {}", describe_replaced_order(&replaced)));
             app.watch.log_note(format!(
-                "rollout {rollout}: machine {name}: reinstall with image {image} ordered",
+                "rollout {rollout}: machine {name}: reinstall with image {image} ordered{replaced}",
                 rollout = rollout.id,
-                image = order.image
+                image = order.image,
+                replaced = replaced.unwrap_or_default()
             ));
             app.request_reload();
             return Ok(true);
@@ -165,7 +168,8 @@ async fn order_member(
     let approval = find_required_approval(app, &stored.request, &orderable).await?;
     let file = recheck_machine_file(app, &orderable.machine.id, &orderable.allocation).await?;
     let basis = OrderBasis { machine_file: file.document.clone(), approval };
-    Ok(app.state.order_member(key, &orderable.allocation, orderable.words, Some(basis)).await?)
+    let (allocation, replaces) = (&orderable.allocation, stored.replaces.as_deref());
+    Ok(app.state.order_member(key, allocation, orderable.words, replaces, Some(basis)).await?)
 }
 
 /// Starts to power-cycle the machines of ordered members, if the rollout requests it.

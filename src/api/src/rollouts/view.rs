@@ -48,7 +48,8 @@ pub struct MemberView {
     pub name: String,
     pub image: String,
     pub state: MemberState,
-    /// Reason why the member has failed, or was skipped.
+    /// Reason why the member has failed, was skipped, or requires attention; until the member has ended, also the
+    /// suspended or abandoned order that its order has replaced.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Id of the reinstall order.

@@ -8,6 +8,7 @@ use crate::operator_api::{self, MachineSummary};
 pub(super) fn adoption_routes() -> Vec<ApiRoute> {
     vec![
         post_route("/v1/machine/{id}/adopt", operator_api::adopt_machine, "Record a machine as installed")
+            .with_query(&["marker"])
             .with_response(response_schema::<MachineSummary>),
         put_route(
             "/v1/machine/{id}/adopt",

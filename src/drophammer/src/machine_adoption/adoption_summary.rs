@@ -8,7 +8,7 @@ use common::error_code::ErrorCode;
 use common::format::terminal_escaping::escape_line;
 use common::output::{print_error, print_text, to_json};
 use layout_discovery::{AdoptionPlan, DiscoveredLayout};
-use model::install_marker::PATH;
+use model::install_marker::{PATH, RecordedDisk};
 use model::layout::Layout;
 use serde::Serialize;
 
@@ -38,6 +38,9 @@ pub(crate) struct AdoptionSummary {
     /// Plan of a reinstall; absent if the plan is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
+    /// Disks in the install marker.
+    #[serde(skip)]
+    disks: Vec<String>,
 }
 
 impl AdoptionSummary {
@@ -57,7 +60,29 @@ impl AdoptionSummary {
             obstacles,
             layout: found.layout.clone(),
             plan: planned.map(|planned| planned.plan_text.clone()),
+            disks: planned.map(|planned| planned.marker.disks.iter().map(describe_disk).collect()).unwrap_or_default(),
         }
+    }
+
+    /// Returns the differences between this summary, which the operator has confirmed, and the present summary, or
+    /// `None` if both describe the same machine.
+    pub(crate) fn explain_changes(&self, present: &AdoptionSummary) -> Option<String> {
+        let lists = [
+            ("system", &self.system, &present.system),
+            ("data", &self.data, &present.data),
+            ("notes", &self.notes, &present.notes),
+            ("obstacles", &self.obstacles, &present.obstacles),
+            ("disks", &self.disks, &present.disks),
+        ];
+        let mut changes: Vec<String> =
+            lists.into_iter().flat_map(|(name, old, new)| list_changes(name, old, new)).collect();
+        if self.installed != present.installed {
+            changes.push(format!("the installed system is now {}", present.installed));
+        }
+        if changes.is_empty() && self.layout != present.layout {
+            changes.push("the layout has changed".to_owned());
+        }
+        (!changes.is_empty()).then(|| changes.join("; "))
     }
 
     /// Prints the summary of a machine that was not adopted.
@@ -121,6 +146,21 @@ impl AdoptionSummary {
     }
 }
 
+/// Describes the identity of a disk.
+fn describe_disk(disk: &RecordedDisk) -> String {
+    let RecordedDisk { device, serial, wwn, size_bytes, guid, .. } = disk;
+    let table = guid.as_deref().unwrap_or("none");
+    format!("{device}, serial number {serial:?}, WWN {wwn:?}, {size_bytes} bytes, GUID of the partition table {table}")
+}
+
+/// Lists the lines that only one of the two lists contains.
+fn list_changes(name: &str, old: &[String], new: &[String]) -> Vec<String> {
+    let gone =
+        old.iter().filter(|line| !new.contains(line)).map(|line| format!("{name}: no longer {}", escape_line(line)));
+    let added = new.iter().filter(|line| !old.contains(line)).map(|line| format!("{name}: now {}", escape_line(line)));
+    gone.chain(added).collect()
+}
+
 fn format_adopted(record: &AdoptionRecord) -> String {
     let AdoptionRecord { name, machine, allocation, server, .. } = record;
     let registered = match server {
@@ -131,4 +171,35 @@ fn format_adopted(record: &AdoptionRecord) -> String {
         None => "Serve the machine file before the machine boots the ramdisk.\n".to_owned(),
     };
     format!("{PATH} was written. {registered}Undo: drophammer adopt --undo\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(data: &[&str], serial: &str) -> AdoptionSummary {
+        let disk = RecordedDisk { device: "/dev/sda".to_owned(), serial: serial.to_owned(), ..RecordedDisk::default() };
+        AdoptionSummary {
+            machine: "m".to_owned(),
+            name: "web-1".to_owned(),
+            installed: "debian-13".to_owned(),
+            system: vec!["/dev/sda1 (/)".to_owned()],
+            data: data.iter().map(|line| (*line).to_owned()).collect(),
+            notes: Vec::new(),
+            obstacles: Vec::new(),
+            layout: Layout::default(),
+            plan: None,
+            disks: vec![describe_disk(&disk)],
+        }
+    }
+
+    #[test]
+    fn changes_since_the_confirmation_are_listed() {
+        let confirmed = summary(&["/dev/sda2 (/srv)"], "S1");
+        assert_eq!(confirmed.explain_changes(&summary(&["/dev/sda2 (/srv)"], "S1")), None);
+        let why = confirmed.explain_changes(&summary(&["/dev/sdb1 (/srv)"], "S1")).unwrap();
+        assert_eq!(why, "data: no longer /dev/sda2 (/srv); data: now /dev/sdb1 (/srv)");
+        let why = confirmed.explain_changes(&summary(&["/dev/sda2 (/srv)"], "S2")).unwrap();
+        assert!(why.contains("no longer /dev/sda, serial number \"S1\"") && why.contains("\"S2\""), "{why}");
+    }
 }

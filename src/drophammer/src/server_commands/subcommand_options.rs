@@ -232,6 +232,9 @@ pub struct AdoptOptions {
     /// them.
     #[arg(long, conflicts_with = "machines")]
     pub waiting: bool,
+    /// Adopt only machines with this install marker, which `--waiting` has listed; repeat the option for each machine.
+    #[arg(long = "marker", value_name = "DIGEST", conflicts_with = "waiting")]
+    pub markers: Vec<String>,
 }
 
 #[derive(Debug, Args)]

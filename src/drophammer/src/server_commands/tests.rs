@@ -50,6 +50,7 @@ fn order() -> ReinstallOrder {
         given_up: false,
         handed: None,
         unregistered: 0,
+        is_final_boot: false,
         required_approval: None,
         layout_digest: None,
     }

@@ -23,11 +23,11 @@ pub(super) fn marker(machine: &str) -> Value {
             "disks": [{ "device": "/dev/sda", "serial": "S1", "size_bytes": 1 }] })
 }
 
-fn success(machine: &str) -> Value {
+pub(super) fn success(machine: &str) -> Value {
     json!({ "success": true, "message": "m", "allocationuuid": MARKED, "marker": marker(machine) })
 }
 
-fn failure(untouched: bool) -> Value {
+pub(super) fn failure(untouched: bool) -> Value {
     json!({ "success": false, "message": "why", "allocationuuid": MARKED, "untouched": untouched, "step": "storage.find" })
 }
 
@@ -58,7 +58,7 @@ impl Running {
         self.call(&self.operator(), method, &format!("/v1/machine/{ONE}/move{path}"), &body).await
     }
 
-    async fn state(&self) -> String {
+    pub(super) async fn state(&self) -> String {
         let answer = self.about_move("GET", "", Value::Null).await;
         answer.json()["state"].as_str().unwrap_or_else(|| panic!("{}", answer.text())).to_owned()
     }
@@ -66,18 +66,23 @@ impl Running {
     /// Starts a server on which machine one is installed, machine two has registered, and the migration is ordered.
     pub(super) async fn move_ordered() -> (Running, String) {
         let server = Running::start_in(with_images()).await;
-        let token = server.token(ONE).await;
-        server.allocated(ONE, &token).await;
-        assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
-        assert_eq!(server.report_to(ONE, &token, success(ONE)).await.status, 200);
-        server.ramdisk(TWO).await;
-        let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let order = answer.json()["id"].as_str().unwrap().to_owned();
+        let order = server.order_move().await;
         (server, order)
     }
 
-    async fn report_to(&self, id: &str, token: &str, body: Value) -> Answer {
+    /// Installs machine one, registers machine two, and orders the migration. Returns the id of the order.
+    pub(super) async fn order_move(&self) -> String {
+        let token = self.token(ONE).await;
+        self.allocated(ONE, &token).await;
+        assert_eq!(self.begins_first(ONE, &token, MARKED).await, 200);
+        assert_eq!(self.report_to(ONE, &token, success(ONE)).await.status, 200);
+        self.ramdisk(TWO).await;
+        let answer = self.about_move("POST", "", json!({ "to": TWO })).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["id"].as_str().unwrap().to_owned()
+    }
+
+    pub(super) async fn report_to(&self, id: &str, token: &str, body: Value) -> Answer {
         self.call(token, "POST", &format!("/v1/machine/{id}/report"), &body).await
     }
 
@@ -128,21 +133,27 @@ impl Running {
     /// Starts a migration whose machines are in their ramdisks, and whose target has passed the point of no return.
     async fn move_begun() -> (Running, String, String, String) {
         let (server, order) = Running::move_ordered().await;
-        let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
-        for (id, token) in [(ONE, &one), (TWO, &two)] {
-            let answer = server.announce_waiting(id, token, &order).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-        }
-        server.exchange_certificates(&one).await;
-        assert_eq!(server.begins_to_receive(&two).await.status, 200);
+        let [one, two] = server.begin_move(&order).await;
         (server, order, one, two)
     }
 
-    async fn is_disk(&self, id: &str) -> bool {
+    /// Boots both machines into their ramdisks, and starts the copy. Returns the tokens of both boots.
+    pub(super) async fn begin_move(&self, order: &str) -> [String; 2] {
+        let [one, two] = [self.ramdisk(ONE).await, self.ramdisk(TWO).await];
+        for (id, token) in [(ONE, &one), (TWO, &two)] {
+            let answer = self.announce_waiting(id, token, order).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        self.exchange_certificates(&one).await;
+        assert_eq!(self.begins_to_receive(&two).await.status, 200);
+        [one, two]
+    }
+
+    pub(super) async fn is_disk(&self, id: &str) -> bool {
         self.boot(&format!("uuid={id}")).await.text().contains("sanboot")
     }
 
-    async fn files_say(&self, with: &str, without: &str) {
+    pub(super) async fn files_say(&self, with: &str, without: &str) {
         let says = |name: &str| self.file(&format!("machines/{name}.yaml")).contains("allocation:");
         self.wait_until(|| says(with) && !says(without), "the allocation is in the other file").await;
     }

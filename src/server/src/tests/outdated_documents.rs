@@ -95,3 +95,14 @@ async fn a_blacklisted_image_is_not_installed_by_an_outdated_server() {
     }
     site.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_layout_is_not_applied_by_an_outdated_server() {
+    let Some(site) = SharedSite::start("outdated3").await else { return };
+    let token = site.server.token(ONE).await;
+    site.server.allocated(ONE, &token).await;
+    let path = "layouts/default.yaml";
+    site.store(path, &LAYOUT.replace("label: root}]\n", "label: system}]\n"));
+    site.is_refused(&token, "", path).await;
+    site.server.stop().await;
+}

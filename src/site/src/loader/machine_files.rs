@@ -4,15 +4,17 @@ use super::SiteLoader;
 use super::allocation_check::{SettledMachine, apply_definition, check_machine_allocation};
 use super::allocation_check_cache::CheckedAllocation;
 use crate::duplicate_ids;
-use crate::migrated_allocations::AllocationOwners;
+use crate::migrated_allocations::{AllocationOwners, find_outdated_files};
 use crate::operator_files::MachineSpec;
 use crate::snapshot::SiteSnapshot;
 use crate::unusable_files::MachineFileErrors;
 use crate::yaml_folder::{annotate_problem, format_problem};
+use common::error::Error;
 use common::format::os_error_messages::without_os_error_numbers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::COPY_FROM;
+use store::machine_migration::Migration;
 
 impl SiteLoader {
     /// Adds the machines and the errors of their files to the snapshot.
@@ -23,14 +25,9 @@ impl SiteLoader {
         notes: &mut Vec<String>,
     ) {
         self.machines.report_unread(problems);
-        let moves = self.state.list_live_migrations_blocking().unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Vec::new()
-        });
+        let moves = self.list_migrations(directory, problems);
         self.allocation_checks.remove_outdated(&self.state, !moves.is_empty());
-        let files = self.machines.entries.values();
-        let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.last_valid.as_ref()).cloned());
-        let overlay = AllocationOwners::new(&moves, files);
+        let overlay = AllocationOwners::new(&moves, self.described_machines());
         let mut errors = MachineFileErrors::default();
         let all = self.select_versions(directory, &overlay, &mut errors, problems, notes);
         let effective = |machine: &MachineSpec| overlay.effective_machine(machine).0;
@@ -50,6 +47,32 @@ impl SiteLoader {
         problems.extend(directory.describe_controller_conflicts());
         errors.remove_known_ids(|id| directory.machines.contains_key(id));
         directory.machine_errors = Arc::new(errors);
+    }
+
+    /// Returns the machines as described in their files.
+    fn described_machines(&self) -> impl Iterator<Item = MachineSpec> {
+        let files = self.machines.entries.values();
+        files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.last_valid.as_ref()).cloned())
+    }
+
+    /// Returns the migrations that determine the allocations of machines. Migrations whose results are missing from the
+    /// files of this server are added to the snapshot, and take precedence, because the live ones may be later.
+    fn list_migrations(&self, directory: &mut SiteSnapshot, problems: &mut Vec<String>) -> Vec<Migration> {
+        let mut report = |error: Error| {
+            problems.push(error.to_string());
+            Vec::new()
+        };
+        let live = self.state.list_live_migrations_blocking().unwrap_or_else(&mut report);
+        if !self.documents.are_separate_files() {
+            return live;
+        }
+        let transferred = self.state.list_transferred_migrations_blocking().unwrap_or_else(&mut report);
+        if transferred.is_empty() {
+            return live;
+        }
+        let outdated = find_outdated_files(transferred, &self.described_machines().collect::<Vec<_>>());
+        directory.outdated_migrations = Arc::new(outdated.clone());
+        outdated.into_iter().chain(live).collect()
     }
 
     /// Returns the version of each machine file that is in force. Files without such a version are only added to the

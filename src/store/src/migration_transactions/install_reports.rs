@@ -1,6 +1,6 @@
 //! Handling of install reports from machines whose migration is in progress or has ended.
 
-use super::{MigrationUpdate, apply_event};
+use super::{MigrationUpdate, apply_event, explain_unconfirmed};
 use crate::disk_boot_prohibitions::bar_allocations;
 use crate::json_columns::{parse_column, to_json_column};
 use crate::machine_migration::{Migration, MigrationEvent, MigrationState};
@@ -9,10 +9,12 @@ use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::{ServerState, TokenHash, to_json};
 use common::error::Result;
 use control::agent_api_types::InstallReport;
+use model::machine_migration::MigrationSide;
 
 impl ServerState {
-    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a
-    /// migration. The inner error is the reason why a reported success is rejected.
+    /// Stores a report of a machine in a migration, with all its effects. While a machine needs confirmation after a
+    /// restore, a report neither ends the migration nor permits a machine to boot its system. Returns `None` if the
+    /// report is not about a migration. The inner error is the reason why a reported success is rejected.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -41,9 +43,14 @@ pub fn handle_report(
     let part = migration.role_of(machine);
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     let message = format!("{step}{}", report.message);
-    let word = match report.success {
-        true => success_event(transaction, &migration, part, boot, report)?,
-        false => MigrationEvent::Failed { part, boot, untouched: report.untouched, message },
+    let word = match (report.success, explain_unconfirmed(transaction, &migration)?) {
+        (true, Some(why)) => return Ok(Some(Err(why))),
+        (true, None) => success_event(transaction, &migration, part, boot, report)?,
+        // The failure would end the migration, and both machines would boot from their disks.
+        (false, Some(_)) if report.untouched || part == MigrationSide::Source => {
+            MigrationEvent::ProblemReported(part, boot, message)
+        }
+        (false, _) => MigrationEvent::Failed { part, boot, untouched: report.untouched, message },
     };
     let heard = apply_event(transaction, &migration, &word)?;
     if let Ok(MigrationUpdate { migration: Migration { state: MigrationState::Booting, .. }, news: true }) = &heard
@@ -62,7 +69,7 @@ pub fn handle_report(
 fn success_event(
     transaction: &Transaction,
     migration: &Migration,
-    part: model::machine_migration::MigrationSide,
+    part: MigrationSide,
     boot: TokenHash,
     report: &InstallReport,
 ) -> sql::Result<MigrationEvent> {
@@ -98,9 +105,8 @@ fn handle_repeated_report(
     }
     let has_begun = migration.started_copy.as_ref().is_some_and(|started| started.by == boot);
     match migration.role_of(machine) {
-        model::machine_migration::MigrationSide::Target if has_begun => {
-            let word =
-                success_event(transaction, &migration, model::machine_migration::MigrationSide::Target, boot, report)?;
+        MigrationSide::Target if has_begun => {
+            let word = success_event(transaction, &migration, MigrationSide::Target, boot, report)?;
             Ok(Some(migration.apply_event(&word).map(|after| MigrationUpdate { migration: after, news: false })))
         }
         _ => Ok(None),

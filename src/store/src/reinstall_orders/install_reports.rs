@@ -335,7 +335,7 @@ fn record_failed_attempt(
     // since it would compare with the changed data.
     let failed = report.step.as_deref().and_then(StageName::named);
     let has_changed = failed.is_some_and(|stage| stage.failure_state() == FailureState::Changed);
-    order.given_up |= has_changed || order.attempts >= ATTEMPTS;
+    order.given_up |= has_changed || order.attempts >= ATTEMPTS || order.is_final_boot;
     store_order(transaction, machine, allocation, &order)?;
     Ok(ReportOutcome { retry: !order.given_up, order: Some(order), ..ReportOutcome::default() })
 }

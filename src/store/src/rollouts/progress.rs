@@ -96,7 +96,8 @@ pub(super) fn observe_member(connection: &Connection, member: &RolloutMember) ->
     let RolloutMember { machine, record, .. } = member;
     let install_state = read_install_state(connection, machine, &record.allocation)?;
     if let Some(order) = install_state.order.as_ref().filter(|order| order.id == record.order) {
-        return Ok(match (order.given_up, order.started || order.attempts > 0) {
+        // An order that replaces an abandoned one counts as started before its machine has booted.
+        return Ok(match (order.given_up, order.attempts > 0 || order.attempt.is_some()) {
             (true, _) if order.is_suspended() => {
                 let outcome = install_state.outcome.filter(|outcome| outcome.order == record.order);
                 (MemberState::Failed, outcome.map(|outcome| outcome.message).unwrap_or_default())

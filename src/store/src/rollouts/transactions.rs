@@ -46,7 +46,11 @@ pub enum RolloutChange {
 /// Result of ordering the reinstall of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberOrderOutcome {
-    Ordered(Box<ReinstallOrder>),
+    Ordered {
+        order: Box<ReinstallOrder>,
+        /// Suspended or abandoned order that the new order has replaced.
+        replaced: Option<Box<ReinstallOrder>>,
+    },
     /// The member was skipped for this reason.
     Skipped(String),
     /// The member is not due: another server has ordered it, or the rollout was halted. Nothing was changed.
@@ -148,7 +152,8 @@ impl ServerState {
 
     /// Orders the reinstall of a member, if the member is due. A member whose reinstall cannot be ordered is skipped.
     /// `based_on` contains the documents with which the order was checked. If the machine file has changed, the outcome
-    /// is `NotDue`: the check must be repeated.
+    /// is `NotDue`: the check must be repeated. `replaces` is the suspended or abandoned order that the operator
+    /// replaces; an order that was suspended or abandoned later is not replaced.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -157,9 +162,10 @@ impl ServerState {
         (id, number): (i64, usize),
         allocation: &str,
         overrides: ReinstallOverrides,
+        replaces: Option<&str>,
         based_on: Option<OrderBasis>,
     ) -> Result<MemberOrderOutcome> {
-        let (allocation, time) = (allocation.to_owned(), self.shared_time());
+        let (allocation, time, replaces) = (allocation.to_owned(), self.shared_time(), replaces.map(str::to_owned));
         let OrderBasis { machine_file, approval } = based_on.unwrap_or_default();
         self.run_durably(move |transaction| {
             let due = find_due(transaction, id, number, time)?;
@@ -169,21 +175,20 @@ impl ServerState {
             let machine = member.machine.clone();
             let open = read_install_state(transaction, &machine, &allocation)?.order;
             let user = rollout.record.created_by.clone();
-            let refused = match open.filter(|open| !open.given_up) {
-                Some(open) => {
-                    format!("another reinstall of the machine is ordered, with image {image}", image = open.image)
-                }
+            let refused = match open.and_then(|open| explain_open_order(&open, replaces.as_deref())) {
+                Some(why) => why,
                 None => {
                     let order = (&*member.record.image, overrides, approval);
                     match insert_order(transaction, (&machine, &allocation), order, user)? {
-                        OrderOutcome::Placed { order, .. } => {
+                        OrderOutcome::Placed { order, replaced } => {
                             member.state = MemberState::Ordered;
                             member.record.allocation = allocation;
                             member.record.order.clone_from(&order.id);
                             member.record.ordered = now();
+                            member.record.reason = replaced.as_deref().map(describe_replaced).unwrap_or_default();
                             store_member(transaction, id, number, member)?;
                             store_rollout(transaction, &rollout)?;
-                            return Ok(MemberOrderOutcome::Ordered(Box::new(order)));
+                            return Ok(MemberOrderOutcome::Ordered { order: Box::new(order), replaced });
                         }
                         OrderOutcome::NotInstalled => format!("allocation {allocation} is not installed"),
                         OrderOutcome::Started(open) => {
@@ -230,6 +235,30 @@ impl ServerState {
         })
         .await
     }
+}
+
+/// Returns the reason why a rollout must not replace this order of the machine, or `None` if the operator replaces it.
+fn explain_open_order(open: &ReinstallOrder, replaces: Option<&str>) -> Option<String> {
+    let image = &open.image;
+    match open.given_up {
+        false => Some(format!("another reinstall of the machine is ordered, with image {image}")),
+        true if replaces == Some(open.id.as_str()) => None,
+        true => Some(format!(
+            "another reinstall of the machine, with image {image}, was {state} after the rollout was requested: order the \
+             reinstall of this machine separately",
+            state = describe_end(open)
+        )),
+    }
+}
+
+fn describe_end(order: &ReinstallOrder) -> &'static str {
+    if order.is_suspended() { "suspended" } else { "abandoned after its point of no return" }
+}
+
+/// Describes the order that the order of a member has replaced.
+fn describe_replaced(replaced: &ReinstallOrder) -> String {
+    let ReinstallOrder { id, image, .. } = replaced;
+    format!("replaces order {id} with image {image}, which was {state}", state = describe_end(replaced))
 }
 
 /// Returns the id of a rollout in which the machine is waiting or in progress.

@@ -5,6 +5,8 @@
 //! * If the session is lost before a commit, PostgreSQL rolls the transaction back, and nothing was changed. If it is
 //!   lost during a commit, the outcome is unknown. The caller gets an error in both cases, and nothing is repeated.
 //! * After a failed connection, calls fail immediately until the next attempt is due.
+//! * If the host no longer accepts writes, for example because it has become a standby, all sessions of the process are
+//!   closed, and the next ones are opened on a host that accepts writes.
 //! * Transactions that wait at the same time can share one commit (`transaction_group`).
 
 mod retry_delay;
@@ -20,6 +22,7 @@ use common::sync::lock_mutex;
 use retry_delay::RetryDelay;
 use session::Session;
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
@@ -50,6 +53,11 @@ pub(crate) struct PostgresConnection {
     delay: RefCell<RetryDelay>,
     /// Identity that the database must have when a session is opened again.
     expected: Arc<Mutex<Option<DatabaseIdentity>>>,
+    /// Number of sessions that were closed because their host no longer accepted writes; shared with the connections
+    /// that [`PostgresConnection::connect_again`] has opened.
+    demotions: Arc<AtomicU64>,
+    /// Value of `demotions` when the session was opened.
+    demotions_at_open: Cell<u64>,
     /// True if transactions that write are committed in transaction groups.
     is_grouping: Cell<bool>,
     /// Time after which a transaction group accepts no further transaction.
@@ -62,17 +70,18 @@ pub(crate) struct PostgresConnection {
 impl PostgresConnection {
     /// Connects to the database. Must be called on the thread that uses the connection, outside of any runtime.
     pub(crate) fn connect(address: PostgresAddress) -> Result<PostgresConnection> {
-        PostgresConnection::connect_to(address, Arc::default())
+        PostgresConnection::connect_to(address, Arc::default(), Arc::default())
     }
 
     /// Opens another connection, which expects the same identity of the database.
     pub(crate) fn connect_again(&self) -> Result<PostgresConnection> {
-        PostgresConnection::connect_to(self.address.clone(), self.expected.clone())
+        PostgresConnection::connect_to(self.address.clone(), self.expected.clone(), self.demotions.clone())
     }
 
     fn connect_to(
         address: PostgresAddress,
         expected: Arc<Mutex<Option<DatabaseIdentity>>>,
+        demotions: Arc<AtomicU64>,
     ) -> Result<PostgresConnection> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Unavailable(error.to_string()))?;
@@ -83,6 +92,8 @@ impl PostgresConnection {
             end_reason: RefCell::default(),
             delay: RefCell::default(),
             expected,
+            demotions,
+            demotions_at_open: Cell::default(),
             is_grouping: Cell::default(),
             group_limit: Cell::new(MAXIMUM_GROUP_DURATION),
             group: RefCell::default(),
@@ -116,6 +127,9 @@ impl PostgresConnection {
                 limit_idle_time(HOLDS_LOCK)
             ),
         };
+        if self.demotions.load(Ordering::Relaxed) != self.demotions_at_open.get() {
+            self.session.replace(None);
+        }
         let was_open = self.session.borrow().is_some();
         if !was_open {
             self.open_session()?;
@@ -204,6 +218,9 @@ impl PostgresConnection {
         match done {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
+                if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                    self.demotions.fetch_add(1, Ordering::Relaxed);
+                }
                 let (error, is_lost) = classify_error(error);
                 self.lacks_space.set(self.lacks_space.get() || matches!(error, Error::OutOfSpace(_)));
                 session.has_failed = true;
@@ -228,6 +245,7 @@ impl PostgresConnection {
 
     fn open_session(&self) -> Result<()> {
         self.delay.borrow().check()?;
+        self.demotions_at_open.set(self.demotions.load(Ordering::Relaxed));
         let opened = self.runtime.block_on(async {
             let expected = lock_mutex(&self.expected).clone();
             let opening = Session::open(&self.address, expected);
@@ -267,8 +285,12 @@ fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
         return (if is_lost { Error::Unavailable(describe_error(&error)) } else { Error::Postgres(error) }, is_lost);
     };
     let code = refused.code();
-    // SQLSTATE class 08: connection exception. 57P01 to 57P05 and 25P03: PostgreSQL ends the session.
-    let is_lost = code.code().starts_with("08") || code.code().starts_with("57P") || code.code() == "25P03";
+    // SQLSTATE class 08: connection exception. 57P01 to 57P05 and 25P03: PostgreSQL ends the session. 25006: the host
+    // does not accept writes, so the session is useless.
+    let is_lost = code.code().starts_with("08")
+        || code.code().starts_with("57P")
+        || code.code() == "25P03"
+        || *code == SqlState::READ_ONLY_SQL_TRANSACTION;
     // SQLSTATE class 53: insufficient resources, such as too many connections. Class 58: I/O error.
     let is_passing = code.code().starts_with("53")
         || code.code().starts_with("58")

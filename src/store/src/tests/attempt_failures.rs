@@ -14,7 +14,7 @@ fn an_adoption_clears_the_failure() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     report_failure(&state, "");
-    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
+    assert_eq!(wait(state.adopt_allocation("m", "a", None)), AdoptOutcome::Adopted);
     assert_eq!(install_state(&state, "m").failure, None);
 }
 

@@ -125,3 +125,34 @@ fn damaged_database_never_reinstalls_installed_machines() {
     }
     assert!(refused > 20 && known > 20, "{refused} {known}");
 }
+
+#[test]
+fn file_with_newer_schema_is_refused() {
+    if test_engine::is_postgres("the test changes the version in a SQLite file") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.sqlite");
+    let set_version = |version: i64| {
+        let file = rusqlite::Connection::open(&path).unwrap();
+        file.pragma_update(None, "user_version", version).unwrap();
+    };
+    install(&open(&dir), "m");
+    set_version(99);
+    let expected = "the database has schema version 99, but this program supports versions up to";
+    for refused in [
+        ServerState::open(&path, Duration::ZERO).map(drop),
+        crate::backup::copy_database(&path, &dir.path().join("copy.sqlite")).map(drop),
+    ] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("state.sqlite"), "{error}");
+    }
+    // Versions up to now have not recorded a version in the file.
+    set_version(0);
+    for _ in 0..2 {
+        assert!(install_state(&open(&dir), "m").succeeded);
+    }
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let version: i64 = file.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert!(version > 0);
+}

@@ -4,7 +4,7 @@ use super::*;
 use crate::document_protection::{GuardedChange, GuardedChangeKind};
 use crate::operator_documents::{
     BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome, DocumentUpdate,
-    KnownDocuments,
+    ExpectedDocument, KnownDocuments,
 };
 use std::sync::Arc;
 
@@ -152,4 +152,15 @@ fn changed_program_remains_executable() {
     change(&state, "os/a/create", Some("#!/bin/sh\n"), Some("#!/bin/bash\n"));
     let update = state.read_documents_blocking(None).unwrap().unwrap();
     assert!(update.changed[0].content.executable);
+}
+
+#[test]
+fn migration_does_not_start_with_outdated_documents() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    wait(state.store_documents(batch(None, &[("approved/b.yaml", "new")], &[]), "ann".to_owned()));
+    for (text, expected) in [("old", CopyStart::Outdated), ("new", CopyStart::NotTarget)] {
+        let based_on = vec![ExpectedDocument { path: "approved/b.yaml".to_owned(), text: Some(text.to_owned()) }];
+        assert_eq!(wait(state.start_migration_copy("b", AttemptStart { based_on, ..start() })), expected);
+    }
 }

@@ -109,7 +109,7 @@ fn an_adopted_installation_has_no_record() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     serve(&state, "", &fields("h", "u"));
-    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
+    assert_eq!(wait(state.adopt_allocation("m", "a", None)), AdoptOutcome::Adopted);
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker), ..report(true, "") }));
@@ -124,7 +124,7 @@ fn a_canceled_order_leaves_an_adoption_unproven() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     serve(&state, "", &fields("h", "u"));
-    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
+    assert_eq!(wait(state.adopt_allocation("m", "a", None)), AdoptOutcome::Adopted);
     let place = |without_marker| {
         let words = ReinstallOverrides { without_marker, ..ReinstallOverrides::default() };
         wait(state.place_order("m", "a", "i1", words, None))

@@ -50,6 +50,8 @@ pub(super) struct OpenOrder {
     pub(super) attempts: u32,
     pub(super) started: bool,
     pub(super) given_up: bool,
+    /// True if the ramdisk was served once more after the last attempt.
+    pub(super) is_final: bool,
     /// True if an attempt at this order has started.
     pub(super) seen: bool,
 }
@@ -64,7 +66,7 @@ impl Expected {
             }
             return next;
         };
-        let OpenOrder { attempts, started, given_up, seen, .. } = open;
+        let OpenOrder { attempts, started, given_up, is_final, seen, .. } = open;
         next.open = match step {
             Step::Order if started && !given_up => self.open.clone(),
             Step::Order => {
@@ -72,6 +74,8 @@ impl Expected {
                 Some(OpenOrder::new(next.orders, started))
             }
             Step::Boot if attempts < 3 && !given_up => Some(OpenOrder { attempts: attempts + 1, ..open }),
+            // The last attempt may have succeeded, so it can report once more before the order is abandoned.
+            Step::Boot if started && !given_up && !is_final => Some(OpenOrder { is_final: true, ..open }),
             // An order that has not started is suspended, and remains.
             Step::Boot => Some(OpenOrder { given_up: true, ..open }),
             Step::Begin if given_up && !started => self.open.clone(),
@@ -99,6 +103,7 @@ impl Expected {
             attempts: order.attempts,
             started: order.started,
             given_up: order.given_up,
+            is_final: order.is_final_boot,
             seen: order.attempt.is_some(),
         });
         Expected { image: install_state.image.clone().unwrap(), open, orders }
@@ -107,7 +112,7 @@ impl Expected {
 
 impl OpenOrder {
     fn new(number: u32, started: bool) -> OpenOrder {
-        OpenOrder { image: format!("i{number}"), attempts: 0, started, given_up: false, seen: false }
+        OpenOrder { image: format!("i{number}"), attempts: 0, started, given_up: false, is_final: false, seen: false }
     }
 }
 

@@ -85,6 +85,48 @@ fn session_ended_within_a_group_fails_all_its_jobs() {
     assert_eq!(stored, "third");
 }
 
+/// The host becomes read-only without ending its sessions, like a primary that was demoted. The sessions of both
+/// connections are closed, because the host may lack the changes of the new primary.
+#[test]
+fn sessions_on_a_read_only_host_are_closed() {
+    if !postgres::is_installed() {
+        return;
+    }
+    let server = PrivatePostgres::start();
+    let address = PostgresAddress::parse(&server.create_database("desk")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let state = open_at(&address, &dir);
+    let change = |setting: &str| {
+        server.run_sql("postgres", setting);
+        server.run_sql("postgres", "SELECT pg_reload_conf()");
+    };
+    let insert = "INSERT INTO former (former, machine) VALUES ('f', 'm') ON CONFLICT DO NOTHING";
+    let write = || {
+        let written = state.run_durably(move |transaction| transaction.execute(insert, []));
+        RUNTIME.with(|runtime| runtime.block_on(written))
+    };
+    let read = || {
+        state.read_committed_blocking(|connection| {
+            connection.query_row("SELECT count(*) FROM former", [], |row| row.get::<_, i64>(0))
+        })
+    };
+    write().unwrap();
+    assert_eq!(read().unwrap(), 1);
+    change("ALTER SYSTEM SET default_transaction_read_only = on");
+    let error = loop {
+        if let Err(error) = write() {
+            break error;
+        }
+    };
+    assert_eq!(error.code(), ErrorCode::DatabaseUnavailable, "{error}");
+    assert_eq!(read().unwrap_err().code(), ErrorCode::DatabaseUnavailable);
+    change("ALTER SYSTEM RESET default_transaction_read_only");
+    while write().is_err() || read().is_err() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(read().unwrap(), 1);
+}
+
 /// Starts PostgreSQL with TLS and a certificate for 127.0.0.1 that `ca.pem` has issued. Returns the address on which it
 /// listens.
 fn start_with_tls(server: &PrivatePostgres, files: &Path) -> String {

@@ -34,7 +34,7 @@ fn adopted_machine_is_not_replaced_by_a_renamed_one() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     install(&state, "m");
-    wait(state.adopt_allocation("n", "b"));
+    wait(state.adopt_allocation("n", "b", None));
     assert!(!is_renamed(&state, "m", "n"));
     assert!(wait(state.read_install_state("n", "b")).adopted);
 }

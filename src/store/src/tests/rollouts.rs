@@ -33,7 +33,7 @@ fn find(state: &ServerState, id: i64) -> Rollout {
 
 fn order(state: &ServerState, id: i64, number: usize) -> MemberOrderOutcome {
     let machine = find(state, id).members[number].machine.clone();
-    wait(state.order_member((id, number), allocation(&machine), ReinstallOverrides::default(), None))
+    wait(state.order_member((id, number), allocation(&machine), ReinstallOverrides::default(), None, None))
 }
 
 /// Updates the members, orders all members that are due, and returns the states as letters.
@@ -160,7 +160,7 @@ fn unorderable_member_is_skipped_and_counts_as_failure() {
     wait(state.place_order("m1", "m1", "other", ReinstallOverrides::default(), None));
     assert_eq!(order(&state, id, 1), MemberOrderOutcome::NotDue, "it is the turn of the first member");
     assert!(matches!(order(&state, id, 0), MemberOrderOutcome::Skipped(why) if why.contains("with image other")));
-    let other = wait(state.order_member((id, 1), "no-allocation", ReinstallOverrides::default(), None));
+    let other = wait(state.order_member((id, 1), "no-allocation", ReinstallOverrides::default(), None, None));
     assert!(matches!(other, MemberOrderOutcome::Skipped(why) if why.contains("is not installed")));
     assert!(!wait(state.skip_member((id, 1), "again".to_owned())));
     assert!(wait(state.skip_member((id, 2), "locked".to_owned())));
@@ -171,6 +171,44 @@ fn unorderable_member_is_skipped_and_counts_as_failure() {
     assert!(
         matches!(request(&state, &["m4"], limits(1, 1)), RolloutOutcome::Refused(why) if why.contains("is a member of rollout"))
     );
+}
+
+/// Places an order, starts it, and fails until it is abandoned. Returns its id.
+fn abandon(state: &ServerState, machine: &str) -> String {
+    wait(state.place_order(machine, allocation(machine), "other", ReinstallOverrides::default(), None));
+    loop {
+        let open = install_state(state, machine).order.unwrap();
+        if open.given_up {
+            return open.id;
+        }
+        boot_and_register(state, machine);
+        wait(state.start_order(machine, allocation(machine), &open.id, start()));
+        end(state, machine, false);
+    }
+}
+
+#[test]
+fn only_orders_abandoned_before_the_request_are_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    install(&state, "m1");
+    let known = abandon(&state, "m1");
+    let RolloutOutcome::Done(Rollout { id, .. }) = request(&state, &["m1", "m2"], limits(2, 9)) else { panic!() };
+    install(&state, "m2");
+    let replaced = wait(state.order_member((id, 0), "m1", ReinstallOverrides::default(), Some(&known), None));
+    let (new, old) = match replaced {
+        MemberOrderOutcome::Ordered { order, replaced: Some(old) } => (order, old),
+        other => panic!("{other:?}"),
+    };
+    assert!(new.started && old.id == known, "the new order continues the abandoned one");
+    assert!(find(&state, id).members[0].record.reason.contains("abandoned after its point of no return"));
+    wait(state.update_rollouts());
+    assert_eq!(letters(&state, id), "ow", "the machine has not booted yet");
+    assert!(claims(&state, (id, 0)), "the machine waits at its console");
+    let later = abandon(&state, "m2");
+    let skipped = order(&state, id, 1);
+    assert!(matches!(&skipped, MemberOrderOutcome::Skipped(why) if why.contains("separately")), "{skipped:?}");
+    assert_eq!(install_state(&state, "m2").order.unwrap().id, later);
 }
 
 #[test]
@@ -255,7 +293,7 @@ fn two_servers_order_each_member_once() {
     let ordered: usize = std::thread::scope(|scope| {
         let count = |server: &ServerState| {
             let all = (0..40).map(|round| order(server, id, round % 8));
-            all.filter(|outcome| matches!(outcome, MemberOrderOutcome::Ordered(_))).count()
+            all.filter(|outcome| matches!(outcome, MemberOrderOutcome::Ordered { .. })).count()
         };
         let counts = servers.each_ref().map(|server| scope.spawn(move || count(server)));
         counts.into_iter().map(|count| count.join().unwrap()).sum()

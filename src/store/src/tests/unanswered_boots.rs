@@ -117,7 +117,7 @@ fn a_started_order_whose_agent_no_longer_registers_is_abandoned() {
             matches!(request(&state), BootTarget::Attempt(open) if (open.attempts, open.unregistered) == (2, number))
         );
     }
-    assert!(matches!(request(&state), BootTarget::Attempt(open) if open.started && open.given_up), "for its report");
+    assert!(matches!(request(&state), BootTarget::Attempt(open) if open.started && !open.given_up), "for its report");
     assert!(
         matches!(request(&state), BootTarget::AbandonedAfterErase(_))
             && matches!(request(&state), BootTarget::AbandonedAfterErase(_))

@@ -151,6 +151,11 @@ async fn check_server(client: &Client) -> Result<()> {
     }
 }
 
+/// Returns whether the session can write. A session on a host that has become a standby cannot.
+pub(crate) async fn accepts_writes(client: &Client) -> bool {
+    show(client, "transaction_read_only").await.is_ok_and(|value| value == "off")
+}
+
 async fn show(client: &Client, setting: &str) -> Result<String> {
     read_first_row(client, &format!("SHOW {setting}")).await.map(|row| row.into_iter().next().unwrap_or_default())
 }
