@@ -1,6 +1,6 @@
-//! Copy of the records of all machines in memory, for lists and scans of a PostgreSQL database. Each query to PostgreSQL
-//! costs a round trip, and the records of a machine take about fifteen queries: for ten thousand machines, more than
-//! ten seconds. Copying the tables takes about a second.
+//! Copy of the records of all machines in memory, for lists and scans of a PostgreSQL database. Each query to
+//! PostgreSQL costs a round trip, and the records of a machine take about fifteen queries: for ten thousand machines,
+//! more than ten seconds. Copying the tables takes about a second.
 //!
 //! The copy contains only tables that the records of machines are read from, and no registrations, which are large. A
 //! query that needs anything else fails, instead of returning nothing.
@@ -65,9 +65,9 @@ fn remove_other_parts(target: &Connection) -> sql::Result<()> {
 }
 
 impl ServerState {
-    /// Returns a handle that reads install states and the records for lists from a copy of the current records in memory.
-    /// Returns an ordinary handle if the database is a SQLite file, whose records are read fast enough. Blocks the
-    /// calling thread. The copy is freed with the handle.
+    /// Returns a handle that reads install states and the records for lists from a copy of the current records in
+    /// memory. Returns an ordinary handle if the database is a SQLite file, whose records are read fast enough.
+    /// Blocks the calling thread. The copy is freed with the handle.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read.
@@ -114,8 +114,8 @@ impl ServerState {
 }
 
 impl ReadConnection {
-    /// Copies the records of a PostgreSQL database with a connection of its own, so that other reads do not wait. Returns
-    /// `None` for a SQLite file.
+    /// Copies the records of a PostgreSQL database with a connection of its own, so that other reads do not wait.
+    /// Returns `None` for a SQLite file.
     fn copy_records(&self) -> Result<Option<ReadConnection>> {
         let Some(postgres) = self.connect_again()? else { return Ok(None) };
         self.with_connection(copy_records(&postgres)).map(Some)

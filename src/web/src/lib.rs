@@ -10,11 +10,11 @@
 //!   page of one machine, with `machine_hardware`, the drawings of `disk_drawings` and `installed_disks`, the last
 //!   `install_report`, the `machine_events`, the plan from `plan_preview`, and the timeline from `machine_timeline`.
 //!   `discovered_layout` returns the layout of a machine that another installer has installed.
-//! * Changes of a machine: `power_lock_and_free_page` switches machines on and off, locks and frees them, `machine_file_editor`
-//!   edits machine files, `allocate` adds allocations, and `add_machine` creates machine files. `machine_file_preview`
-//!   checks edited files, and `machine_name_confirmation` renders the field for the name of the machine. `reinstall`
-//!   orders reinstalls. `bulk_actions` carries out actions on several machines, whose effect on each machine
-//!   `bulk_review` determines, and `bulk_pages` renders its pages.
+//! * Changes of a machine: `power_lock_and_free_page` switches machines on and off, locks and frees them,
+//!   `machine_file_editor` edits machine files, `allocate` adds allocations, and `add_machine` creates machine files.
+//!   `machine_file_preview` checks edited files, and `machine_name_confirmation` renders the field for the name of
+//!   the machine. `reinstall` orders reinstalls. `bulk_actions` carries out actions on several machines, whose effect
+//!   on each machine `bulk_review` determines, and `bulk_pages` renders its pages.
 //! * Overviews: `rack_plan` shows the plans of all machines, which `rack_plan_computation` computes. `rollouts` shows,
 //!   halts and resumes rollouts. `layout_image_and_order_pages` renders layouts, images and orders, `audit` renders the
 //!   audit log, and `size_template_and_volume_pages` renders sizes, templates and volumes.

@@ -300,7 +300,8 @@ pub(crate) async fn free_machine(
 }
 
 /// Cancels the machine's reinstall order, removes the allocation from the machine file, and powers the machine off if
-/// its controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
+/// its controller is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are
+/// preserved.
 ///
 /// # Errors
 /// Returns an error if the machine is locked or migrating, or if an installation has passed its point of no return.

@@ -29,7 +29,8 @@ pub struct ServerOptions {
     /// DROPHAMMER_SERVER, or the current context [default: http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
-    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT specifies the context.
+    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT
+    /// specifies the context.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
     /// File with the operator's token. If omitted, the environment variable DROPHAMMER_TOKEN_FILE specifies the file
