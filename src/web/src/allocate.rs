@@ -91,7 +91,7 @@ async fn submit_allocation(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> 
     let ChangeForm { app, person, form, .. } = change;
     let machine = change.find_machine().and_then(require_free)?;
     let new = parse_allocation(form);
-    let CheckedAllocation { file, text, checked } = check_allocation(app, base, person, &machine, &new).await?;
+    let AllocationEdit { file, text, checked } = check_allocation(app, base, person, &machine, &new).await?;
     let mut state = AllocateState { machine, new, text, checked, refused: None };
     if form.get("do") == WRITE
         && let Some(described) = state.checked.writable()
@@ -115,7 +115,7 @@ async fn submit_allocation(change: &ChangeForm<FORM_BYTES>, base: &BaseUrls) -> 
 }
 
 /// Text of a machine file with a new allocation, and the result of its check.
-pub(crate) struct CheckedAllocation {
+pub(crate) struct AllocationEdit {
     /// The machine file without the allocation.
     pub file: MachineFileText,
     pub text: String,
@@ -133,7 +133,7 @@ pub(crate) async fn check_allocation(
     person: &LoggedIn,
     machine: &MachineSpec,
     new: &NewAllocation,
-) -> Result<CheckedAllocation, ApiError> {
+) -> Result<AllocationEdit, ApiError> {
     let file = read_machine_text(app, &machine.id).await.map_err(ApiRefusal::into_error)?;
     let text = new.add_to(&file).map_err(ApiRefusal::into_error)?;
     let checked = match new.image.is_empty() {
@@ -143,7 +143,7 @@ pub(crate) async fn check_allocation(
             Err(error) => CheckedText::Invalid(named_words(app, person, error).1),
         },
     };
-    Ok(CheckedAllocation { file, text, checked })
+    Ok(AllocationEdit { file, text, checked })
 }
 
 fn render_form(app: &AppState, person: &LoggedIn, state: &AllocateState) -> Response {

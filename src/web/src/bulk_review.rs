@@ -1,7 +1,7 @@
 //! Review of an action on several machines: the effect on each machine, or the reason why the action cannot be carried
 //! out. The checks of a machine are the same as for an action on its own page.
 
-use super::allocate::{CheckedAllocation, check_allocation, require_free};
+use super::allocate::{AllocationEdit, check_allocation, require_free};
 use super::bulk_actions::BulkAction;
 use super::machine_file_preview::{CheckedText, TextEffect, write_checked_text};
 use super::plan_preview::PlanPreview;
@@ -170,10 +170,10 @@ async fn review_reinstall(
 /// writes the allocation that was reviewed.
 fn review_allocation(
     new: &NewAllocation,
-    allocation: CheckedAllocation,
+    allocation: AllocationEdit,
     reviewed: ReviewedMachine,
 ) -> Result<ReviewedMachine, ApiError> {
-    let CheckedAllocation { file: old, text, checked } = allocation;
+    let AllocationEdit { file: old, text, checked } = allocation;
     let digest = format!("{} {}", new.id, checked.digest(&text));
     let (described, effect) = match checked {
         CheckedText::Valid(described, effect) => (described, effect),

@@ -25,8 +25,8 @@ impl DecisionBasis {
     /// Returns the present snapshot with the documents of the machine and its allocation.
     ///
     /// # Errors
-    /// Returns status 503 if the snapshot does not contain the newest known versions of the documents yet. The agent then
-    /// repeats its request.
+    /// Returns status 503 if the snapshot does not contain the newest known versions of the documents yet. The agent
+    /// then repeats its request.
     pub(super) async fn read(app: &AppState, id: &str, allocation: &str) -> Result<DecisionBasis, ApiError> {
         let directory = app.directory();
         let Some(stored) = app.documents.stored() else {
