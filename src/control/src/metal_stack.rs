@@ -22,7 +22,7 @@ use efi_variable_record::FirmwareRecord;
 use event_filter::EventFilter;
 use linux::{efi, ipmi};
 use loki::LokiUpload;
-use model::allocation::AssignedMachine;
+use model::allocation::{Allocation, AssignedMachine};
 use model::install_report::{EventName, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::pool_machine_disks::KnownDisk;
@@ -44,6 +44,10 @@ const FINAL_LOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// unknown.
 const UNKNOWN_PASSWORD_TEXT: &str =
     "the console password is unknown, because the machine was installed before this boot";
+
+/// Refusal of the point of no return if the control plane now assigns another image or another layout.
+const CHANGED_ALLOCATION_TEXT: &str = "the image or the layout of the allocation was changed after this boot had \
+    received it. Nothing was written; reboot the machine over PXE, so that it receives the current allocation";
 
 /// Client of one version of metal-stack's API, for one machine. Each call has a timeout, and calls that must succeed
 /// are retried. Unless noted otherwise, a method fails like the method of [`ControlPlane`] with the same name.
@@ -191,6 +195,13 @@ impl MetalControlPlane {
             loki.wait_until_sent(FINAL_LOG_TIMEOUT);
         }
     }
+}
+
+/// Returns whether both allocations install the same image, with the same layout and the same preserved disks.
+fn is_same_installation(received: &Allocation, current: &Allocation) -> bool {
+    received.image == current.image
+        && received.filesystemlayout == current.filesystemlayout
+        && received.keeps == current.keeps
 }
 
 fn generate_password() -> String {

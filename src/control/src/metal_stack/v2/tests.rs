@@ -216,6 +216,24 @@ fn installation_starts_only_while_its_allocation_exists() {
 }
 
 #[test]
+fn installation_with_a_changed_image_or_layout_does_not_start() {
+    for [received, changed] in [
+        [json!({"image": {"id": "i"}}), json!({"image": {"id": "j"}})],
+        [json!({"filesystemLayout": {"id": "l"}}), json!({"filesystemLayout": {"id": "m"}})],
+    ] {
+        let (control, _server) = control(SURE, move |_, request| {
+            let mut allocation = if request.nth == 0 { received.clone() } else { changed.clone() };
+            allocation["uuid"] = json!("a-1");
+            message(&json!({ "allocation": allocation }).to_string())
+        });
+        assert!(control.wait_for_allocation(Duration::from_secs(60)).unwrap());
+        let notice = AttemptNotice { allocation: "a-1", ..AttemptNotice::default() };
+        let error = control.announce_point_of_no_return(&notice).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("Nothing was written"), "{error}");
+    }
+}
+
+#[test]
 fn only_successful_installations_are_reported() {
     let (control, server) = control(SURE, |method, request| match (method, request.nth) {
         ("Wait", _) => allocated("a-1"),
