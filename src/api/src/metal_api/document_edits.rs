@@ -15,6 +15,7 @@ use common::yaml::edit;
 use file_edits::EditResult;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use site::readable_secrets::OS_FOLDER;
 use site::snapshot::SiteSnapshot;
 use site::yaml_folder::format_problem;
 use std::io::ErrorKind;
@@ -105,15 +106,22 @@ pub(crate) async fn read_file(app: &AppState, path: &Path) -> ApiResult<Option<S
     flatten_result(&what, read.await)
 }
 
+/// Returns the mode of a new file. Machine files and parameters of OS definitions can contain secrets, so they are not
+/// world-readable.
+fn creation_mode(app: &AppState, path: &Path) -> u32 {
+    let can_contain_secrets = path.starts_with(&app.machines) || path.starts_with(app.dir.join(OS_FOLDER));
+    if can_contain_secrets { 0o640 } else { 0o644 }
+}
+
 /// Creates a document that must not exist yet.
 pub(crate) async fn create_file(app: &AppState, path: &Path, text: &str) -> ApiResult<()> {
     if let Some(stored) = database_edits::change(app, path, None, Some(text)).await? {
         return stored.require_stored(path);
     }
-    let (there, text) = (path.to_owned(), text.to_owned());
+    let (there, text, mode) = (path.to_owned(), text.to_owned(), creation_mode(app, path));
     match flatten_result(
         &format!("write {}", path.display()),
-        tokio::task::spawn_blocking(move || file_edits::create_file(&there, &text)).await,
+        tokio::task::spawn_blocking(move || file_edits::create_file(&there, &text, mode)).await,
     )? {
         EditResult::Written => Ok(()),
         EditResult::Changed => {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use site::ganeti_os_definitions::verify_now;
 use site::operator_files::{self, MachineSpec};
+use site::readable_secrets::OS_FOLDER;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;
@@ -109,7 +110,7 @@ async fn write_site_parameters(
     new: &[ParameterChange],
 ) -> ApiResult<()> {
     let EditPermit { app, directory, .. } = permit;
-    let folder = app.dir.join("os");
+    let folder = app.dir.join(OS_FOLDER);
     let path = directory.os_definitions.site_file(os).map_or_else(|| folder.join(DEFAULT_FILE), |path| path.to_owned());
     let name = os.to_string();
     // The file may contain secrets, so the response to a conflict omits its text.

@@ -16,9 +16,9 @@ pub(crate) enum EditResult {
     Changed,
 }
 
-/// Creates a file that does not exist.
-pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult> {
-    let new = write_temporary(path, text, Permissions::from_mode(0o644))?;
+/// Creates a file that does not exist, with the permissions `mode`.
+pub(crate) fn create_file(path: &Path, text: &str, mode: u32) -> std::io::Result<EditResult> {
+    let new = write_temporary(path, text, Permissions::from_mode(mode))?;
     let made = match fs::hard_link(&new, path) {
         Ok(()) => Ok(EditResult::Written),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(EditResult::Changed),
@@ -130,9 +130,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("layouts/a.yaml");
         let says = || fs::read_to_string(&path).unwrap();
-        assert_eq!(create_file(&path, "a").unwrap(), EditResult::Written);
-        assert_eq!((create_file(&path, "b").unwrap(), says().as_str()), (EditResult::Changed, "a"));
-        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(create_file(&path, "a", 0o640).unwrap(), EditResult::Written);
+        assert_eq!((create_file(&path, "b", 0o644).unwrap(), says().as_str()), (EditResult::Changed, "a"));
         assert_eq!((replace_content(&path, "a", "b").unwrap(), says().as_str()), (EditResult::Written, "b"));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         assert_eq!((replace_content(&path, "a", "c").unwrap(), says().as_str()), (EditResult::Changed, "b"));
@@ -174,6 +173,6 @@ mod tests {
         // The path is a folder instead of a file.
         fs::create_dir(&path).unwrap();
         assert!(remove_unchanged(&path, "a").is_err());
-        assert!(create_file(&path.join("none/deeper.yaml"), "x").is_err());
+        assert!(create_file(&path.join("none/deeper.yaml"), "x", 0o644).is_err());
     }
 }
