@@ -304,6 +304,22 @@ mod tests {
         assert!(values == ["a"] && problems.len() == 1, "{problems:?}");
     }
 
+    /// The other file has the same size and modification time, as in a Nix store or after `cp -p`.
+    #[test]
+    fn replaced_file_with_equal_size_and_time_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("a.yaml"), dir.path().join(".a.yaml.new"));
+        for (path, text) in [(&path, "one"), (&other, "two")] {
+            fs::write(path, text).unwrap();
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        }
+        let mut folder: YamlFolder<String> = YamlFolder::new(dir.path().to_owned(), |text| Ok(text.to_owned()));
+        assert_eq!(all(&mut folder), (vec!["one".to_owned()], vec![]));
+        fs::rename(&other, &path).unwrap();
+        assert_eq!(all(&mut folder), (vec!["two".to_owned()], vec![]));
+    }
+
     #[test]
     fn unreadable_folder_keeps_its_last_values_with_a_timestamp() {
         let dir = tempfile::tempdir().unwrap();
