@@ -62,7 +62,7 @@ fn booted(pixie: &str, pace: V2Timeouts, record: &FirmwareRecord) -> MetalContro
     let config = pixie_config::fetch_config(pixie, MACHINE_ID, NO_RETRIES).unwrap_or_else(|error| panic!("{error}"));
     let api = MetalApiV2::with_timeouts(pixie, MACHINE_ID, &config, record.clone(), pace)
         .unwrap_or_else(|error| panic!("{error}"));
-    MetalControlPlane::with_api(Box::new(api), MACHINE_ID, &config.partition, record.clone())
+    MetalControlPlane::with_api(Box::new(api), MACHINE_ID, &config.partition, record.clone()).unwrap()
 }
 
 fn silent() -> ResponseBehavior {
