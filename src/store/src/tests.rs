@@ -8,6 +8,7 @@ mod clock_steps;
 mod database_files;
 mod documents;
 mod failed_syncs;
+mod incomplete_systems;
 mod installed_allocation_fields;
 mod login_sessions;
 mod lossy_proxy;
