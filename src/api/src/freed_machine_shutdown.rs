@@ -27,7 +27,7 @@ const SETTLING_TIME: Duration = Duration::from_secs(2);
 type RemovedAllocations = BTreeMap<(String, String), UnsettledFile>;
 
 /// Cancels the reinstall order of an allocation that is about to be removed from the machine file, and ends the boots
-/// of the allocation.
+/// of the allocation. Returns the canceled order.
 ///
 /// # Errors
 /// Returns an error if an installation of the allocation has passed its point of no return, or the database fails.
@@ -36,17 +36,38 @@ pub(crate) async fn release_allocation(
     peer: ClientAddress,
     id: &str,
     allocation: &str,
-) -> Result<(), ApiRefusal> {
+) -> Result<Option<ReinstallOrder>, ApiRefusal> {
     match app.state.release_allocation(id, allocation).await? {
         ReleaseOutcome::Released(order) => {
-            order.into_iter().for_each(|order| log_cancellation(app, id, &order, &format!("{peer} frees the machine")));
-            Ok(())
+            order.iter().for_each(|order| log_cancellation(app, id, order, &format!("{peer} frees the machine")));
+            Ok(order)
         }
         ReleaseOutcome::Started => Err(ApiRefusal::conflict(format!(
             "an installation of machine {id} has passed its point of no return: wait until it has ended"
         ))
         .with_error_code(ErrorCode::OrderTooLate)),
     }
+}
+
+/// Restores the order that [`release_allocation`] has canceled, because the machine file could not be changed. Returns the
+/// refusal of the change, with the effects that the request has nevertheless had.
+pub(crate) async fn restore_order(
+    app: &AppState,
+    id: &str,
+    allocation: &str,
+    released: Option<ReinstallOrder>,
+    refusal: ApiRefusal,
+) -> ApiRefusal {
+    let refusal = refusal.with_consequence("the machine was not freed, but an agent that was running must boot again");
+    let Some(order) = released else { return refusal };
+    let what = format!("reinstall order {} with image {}", order.id, order.image);
+    let consequence = match app.state.restore_released_order(id, allocation, order).await {
+        Ok(true) => format!("{what} was canceled, and is in force again"),
+        Ok(false) => format!("{what} was canceled, and another order or a migration has replaced it"),
+        Err(error) => format!("{what} was canceled, and cannot be restored: {error}; order the reinstall again"),
+    };
+    app.watch.log_note(format!("{}: {consequence}", app.directory().display_name(id)));
+    refusal.with_consequence(&consequence)
 }
 
 fn log_cancellation(app: &AppState, id: &str, order: &ReinstallOrder, reason: &str) {

@@ -3,7 +3,8 @@
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::incomplete_installations::is_replaced;
 use super::install_state::{InstallState, read_install_state};
-use super::reinstall_order_records::{ReinstallOrder, delete_order};
+use super::migration_records::find_live;
+use super::reinstall_order_records::{ReinstallOrder, delete_order, store_order};
 use super::{ServerState, out_of_band_runs};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
@@ -53,6 +54,25 @@ impl ServerState {
             out_of_band_runs::delete_run(transaction, &machine)?;
             record_freed(transaction, &machine, &time)?;
             Ok(ReleaseOutcome::Released(order))
+        })
+        .await
+    }
+
+    /// Restores an order that [`ServerState::release_allocation`] has canceled. Returns false if the allocation has another
+    /// order now, or the machine is part of a migration.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn restore_released_order(&self, machine: &str, allocation: &str, order: ReinstallOrder) -> Result<bool> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run_durably(move |transaction| {
+            let has_order = read_install_state(transaction, &machine, &allocation)?.order.is_some();
+            if has_order || find_live(transaction, &machine)?.is_some() {
+                return Ok(false);
+            }
+            store_order(transaction, &machine, &allocation, &order)?;
+            insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
+            Ok(true)
         })
         .await
     }

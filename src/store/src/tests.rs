@@ -19,6 +19,7 @@ mod postgres_faults;
 mod postgres_limits;
 mod postgres_restore;
 mod recorded_database;
+mod released_orders;
 mod renamed_machines;
 mod required_approvals;
 mod rollouts;

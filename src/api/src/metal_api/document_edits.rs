@@ -12,7 +12,7 @@ use axum::response::Response;
 use common::encoding::encode_hex;
 use common::error_code::ErrorCode;
 use common::yaml::edit;
-use file_edits::EditResult;
+use file_edits::{EditResult, StagedFile};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use site::readable_secrets::OS_FOLDER;
@@ -142,6 +142,29 @@ pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &s
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
     let put = tokio::task::spawn_blocking(move || file_edits::replace_content(&there, &old, &new));
+    Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
+}
+
+/// Writes the new content of a document next to its file, without putting the content into effect. Returns `None` if the
+/// document is in the database.
+///
+/// # Errors
+/// Returns an error if the file cannot be replaced: it is a symbolic link, or the new content cannot be written.
+pub(crate) async fn stage_file(app: &AppState, path: &Path, new: &str) -> ApiResult<Option<StagedFile>> {
+    if app.documents.stored().is_some() {
+        return Ok(None);
+    }
+    let (there, new) = (path.to_owned(), new.to_owned());
+    let what = format!("write {}", path.display());
+    let staged = tokio::task::spawn_blocking(move || StagedFile::write(&there, &new));
+    flatten_result(&what, staged.await).map(Some)
+}
+
+/// Puts staged content into effect. Returns false if the content of the file is no longer `old`.
+pub(crate) async fn replace_staged(path: &Path, staged: StagedFile, old: &str) -> ApiResult<bool> {
+    let old = old.to_owned();
+    let what = format!("write {}", path.display());
+    let put = tokio::task::spawn_blocking(move || staged.replace(&old));
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 

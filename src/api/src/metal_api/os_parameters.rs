@@ -4,7 +4,7 @@
 use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::edit_permit::{EditPermit, EditRequest};
-use super::machine_file_edits::{rewrite_machine_file, unprepared};
+use super::machine_file_edits::rewrite_machine_file;
 use axum::Json;
 use axum::extract::Path;
 use common::yaml::edit;
@@ -73,7 +73,7 @@ pub(crate) async fn change_machine_parameters(
         };
         let (was, becomes) =
             (|machine: &MachineSpec| has(machine, &before), |machine: &MachineSpec| has(machine, &new));
-        rewrite_machine_file(app, &id, was, change, becomes, str::to_owned, unprepared()).await?;
+        rewrite_machine_file(app, &id, was, change, becomes, str::to_owned).await?;
         app.watch.log_note(format!(
             "{machine}: {peer} changed the OS parameters",
             machine = app.directory().display_name(&id)
