@@ -49,8 +49,8 @@ pub(crate) async fn release_allocation(
     }
 }
 
-/// Restores the order that [`release_allocation`] has canceled, because the machine file could not be changed. Returns the
-/// refusal of the change, with the effects that the request has nevertheless had.
+/// Restores the order that [`release_allocation`] has canceled, because the machine file could not be changed. Returns
+/// the refusal of the change, with the effects that the request has nevertheless had.
 pub(crate) async fn restore_order(
     app: &AppState,
     id: &str,
@@ -104,8 +104,8 @@ pub async fn cancel_removed_orders(app: Arc<AppState>) {
 }
 
 /// Cancels orders whose allocation is not in the machine file, but was in the file in the snapshot `before`. A missing
-/// or invalid file does not cancel an order, nor does a file that may still be being written. Without `before`, all orders
-/// are compared, unless other servers share the database: their files may be newer than those of this server.
+/// or invalid file does not cancel an order, nor does a file that may still be being written. Without `before`, all
+/// orders are compared, unless other servers share the database: their files may be newer than those of this server.
 async fn cancel_orders_since(
     app: &AppState,
     before: Option<&SiteSnapshot>,
@@ -151,8 +151,8 @@ async fn cancel_orders_since(
     Ok(())
 }
 
-/// Returns the allocation in the machine file: `None` if there is no usable file, and `Some(None)` if the file contains no
-/// allocation.
+/// Returns the allocation in the machine file: `None` if there is no usable file, and `Some(None)` if the file contains
+/// no allocation.
 fn find_allocation(snapshot: &SiteSnapshot, id: &str) -> Option<Option<String>> {
     let machine = snapshot.find_machine(id)?;
     Some(machine.allocation.as_ref().map(|allocation| allocation.id.to_string()))
@@ -181,8 +181,8 @@ struct UnsettledFile {
 }
 
 impl UnsettledFile {
-    /// Records that the file had this stamp at the time `now`. Returns whether the file has been unchanged for the settling
-    /// time.
+    /// Records that the file had this stamp at the time `now`. Returns whether the file has been unchanged for the
+    /// settling time.
     fn has_settled(&mut self, stamp: Option<FileStamp>, now: Instant, settling_time: Duration) -> bool {
         if self.stamp != stamp {
             *self = UnsettledFile { stamp, since: now };

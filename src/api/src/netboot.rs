@@ -54,7 +54,7 @@ pub async fn boot_script(
     if let Some(why) = asking.withheld {
         if app.state.is_barred_from_disks(&asking.id, asking.files).await? {
             app.log_rate_limited(format!(
-                "{why}. The machine takes part in a migration, or its last installation is incomplete, so it waits instead of booting from its disk"
+                "{why}. The system is incomplete or migrated: the machine waits instead of booting from its disk"
             ));
             return Ok(ipxe::hold_script(&base.files, &asking.id));
         }

@@ -32,8 +32,8 @@ pub(crate) fn can_contain_secrets(relative: &str, text: &str) -> bool {
     relative == "registries.json" || has_secrets(text) || is_parameter_file && has_parameters(text)
 }
 
-/// Returns the files in the folders for machines, images and OS definitions of a server's directory that contain secrets
-/// and are world-readable.
+/// Returns the files in the folders for machines, images and OS definitions of a server's directory that contain
+/// secrets and are world-readable.
 pub fn find_readable_secrets(dir: &Path) -> Vec<PathBuf> {
     let folders: [(&str, fn(&str) -> bool); 3] =
         [("machines", has_secrets), ("images", has_secrets), (OS_FOLDER, has_parameters)];

@@ -58,8 +58,8 @@ impl ServerState {
         .await
     }
 
-    /// Restores an order that [`ServerState::release_allocation`] has canceled. Returns false if the allocation has another
-    /// order now, or the machine is part of a migration.
+    /// Restores an order that [`ServerState::release_allocation`] has canceled. Returns false if the allocation has
+    /// another order now, or the machine is part of a migration.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -1,5 +1,5 @@
-//! Installations that have started, and are not complete. The disks then contain an incomplete system, which the machine
-//! must not boot, whichever allocation its machine file contains.
+//! Installations that have started, and are not complete. The disks then contain an incomplete system, which the
+//! machine must not boot, whichever allocation its machine file contains.
 
 use super::json_columns::parse_column;
 use crate::sql::{self, Connection};
@@ -12,8 +12,8 @@ const STARTED_QUERY: &str = "SELECT allocation, fencing FROM orders WHERE machin
      UNION ALL SELECT id, fencing FROM allocations
      WHERE machine = ?1 AND begun IS NOT NULL AND succeeded = 0 AND adopted IS NULL";
 
-/// Returns whether the disks of the machine may contain an incomplete system. `current` is the allocation in the machine
-/// file. An incomplete installation of another allocation is ignored if a later installation has replaced it.
+/// Returns whether the disks of the machine may contain an incomplete system. `current` is the allocation in the
+/// machine file. An incomplete installation of another allocation is ignored if a later installation has replaced it.
 pub(crate) fn has_incomplete_system(
     connection: &Connection,
     machine: &str,

@@ -24,8 +24,8 @@
 //!   contains the reasons why attempts have failed, and `installed_allocation` contains the fields with which an
 //!   allocation was installed. `reinstall_order_records` stores orders for reinstalls. `machine_migration` defines the
 //!   states of a migration, and `migration_records` stores migrations. `disk_boot_prohibitions` stores the allocations that
-//!   a machine must no longer boot after a migration, and `incomplete_installations` finds installations that have started
-//!   and are not complete. `plan_approval` defines the files with approved plans.
+//!   a machine must no longer boot after a migration, and `incomplete_installations` finds installations that have
+//!   started and are not complete. `plan_approval` defines the files with approved plans.
 //!   `restore_confirmation` withholds installations and migrations after a restore until the records are confirmed, and
 //!   `install_state` combines all records of an allocation. `operator_documents` stores the operator's files of servers
 //!   that share a PostgreSQL database. `users` stores users with their roles, `oidc_users` logs in users of an identity

@@ -145,8 +145,8 @@ pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &s
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 
-/// Writes the new content of a document next to its file, without putting the content into effect. Returns `None` if the
-/// document is in the database.
+/// Writes the new content of a document next to its file, without putting the content into effect. Returns `None` if
+/// the document is in the database.
 ///
 /// # Errors
 /// Returns an error if the file cannot be replaced: it is a symbolic link, or the new content cannot be written.

@@ -48,8 +48,8 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
     }
 }
 
-/// Generates the number of a request from random bytes of the kernel, so that another host can neither predict the number
-/// nor derive other random values from it. The number is never 0, which is the value of an unset timestamp.
+/// Generates the number of a request from random bytes of the kernel, so that another host can neither predict the
+/// number nor derive other random values from it. The number is never 0, which is the value of an unset timestamp.
 fn generate_request_number() -> Result<u64, getrandom::Error> {
     loop {
         let mut random = [0; 8];

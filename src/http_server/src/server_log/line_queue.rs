@@ -1,6 +1,6 @@
-//! Queue between the senders of log lines and the thread that writes the lines. If the output is read too slowly, lines are
-//! dropped and counted. Lines about requests have a limit of their own, so that a client that sends many requests cannot
-//! displace other lines.
+//! Queue between the senders of log lines and the thread that writes the lines. If the output is read too slowly, lines
+//! are dropped and counted. Lines about requests have a limit of their own, so that a client that sends many requests
+//! cannot displace other lines.
 
 use super::{LogLine, LogMessage};
 use common::error_code::ErrorCode;
@@ -85,7 +85,8 @@ impl LineReceiver {
         }
     }
 
-    /// Returns a line with the numbers of lines that were dropped since the last report; `None` if no lines were dropped.
+    /// Returns a line with the numbers of lines that were dropped since the last report; `None` if no lines were
+    /// dropped.
     fn report_dropped_lines(&mut self) -> Option<LogLine> {
         let LineCounts { dropped_requests, dropped_messages, .. } = &*self.counts;
         let [requests, others] = [dropped_requests, dropped_messages].map(|count| count.swap(0, Ordering::Relaxed));
@@ -94,7 +95,8 @@ impl LineReceiver {
         }
         self.reported = Some(Instant::now());
         let text = format!(
-            "lines of this log were dropped, because its output is read too slowly: {requests} about requests, {others} others"
+            "lines of this log were dropped, because its output is read too slowly: {requests} about requests, \
+             {others} others"
         );
         Some(LogLine { request: None, message: LogMessage::Problem(ErrorCode::ServerProblem.annotate_uncoded(text)) })
     }

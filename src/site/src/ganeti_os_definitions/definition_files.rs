@@ -15,8 +15,8 @@ const MAXIMUM_FILES: usize = 200;
 /// Maximum depth of nested folders.
 const MAXIMUM_DIRECTORY_DEPTH: usize = 4;
 
-/// Stamp of a definition's folder, which changes whenever a file in the folder changes. It contains the stamp of each file,
-/// with the path in the definition, and the mode of the file, which is 0 for a definition in the database.
+/// Stamp of a definition's folder, which changes whenever a file in the folder changes. It contains the stamp of each
+/// file, with the path in the definition, and the mode of the file, which is 0 for a definition in the database.
 pub(crate) type FolderStamp = Vec<(FileStamp, u32)>;
 
 /// Returns the stamp of a definition's folder.

@@ -72,8 +72,8 @@ fn judge_first_reinstalls() {
     first.calls();
 }
 
-/// An attempt has passed the point of no return and failed; then the operator orders another image. The attempt may have
-/// erased the marker, so a failure without a marker must not cancel the reinstall.
+/// An attempt has passed the point of no return and failed; then the operator orders another image. The attempt may
+/// have erased the marker, so a failure without a marker must not cancel the reinstall.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_reinstall_with_another_image() {

@@ -55,8 +55,8 @@ impl StagedFile {
         let Some(new) = self.temporary.take() else { return Err(Error::other("the content is already in effect")) };
         let path = &self.path;
         match exchange_files(&new, path) {
-            // Some filesystems, in particular network filesystems, do not support the exchange. On such a filesystem, an
-            // edit between the comparison and the rename is lost.
+            // Some filesystems, in particular network filesystems, do not support the exchange. On such a filesystem,
+            // an edit between the comparison and the rename is lost.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return rename_over(&new, path, old),
             swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
         }

@@ -78,7 +78,7 @@ async fn boot_from_another_nic_does_not_start_an_incomplete_system() {
     assert_eq!(server.boot_through_unlisted_nic(ONE).await, "disk", "nothing was written");
     assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
     assert_eq!(server.boot_through_unlisted_nic(ONE).await, "waits", "the first installation has started");
-    server.heard("or its last installation is incomplete").await;
+    server.heard("The system is incomplete or migrated").await;
     server.report(ONE, &token, MARKED, true).await;
     assert_eq!(server.boot_through_unlisted_nic(ONE).await, "disk", "installed");
     let order = server.order("debian-13").await;
