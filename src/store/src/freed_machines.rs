@@ -77,10 +77,10 @@ impl ServerState {
         .await
     }
 
-    /// Cancels the reinstall orders of an allocation that was removed from the machine file. `current` is the allocation
-    /// that the file contains now. An order that has started is deleted only if another allocation was installed later,
-    /// or the operator has adopted the current allocation: otherwise, the disks still contain the incomplete system of
-    /// the order. Returns the deleted orders.
+    /// Cancels the reinstall orders of an allocation that was removed from the machine file. `current` is the
+    /// allocation that the file contains now. An order that has started is deleted only if another allocation was
+    /// installed later, or the operator has adopted the current allocation: otherwise, the disks still contain the
+    /// incomplete system of the order. Returns the deleted orders.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -22,21 +22,22 @@
 //!   `unknown_machines` stores machines that have no machine file, and `freed_machines` determines which machines may
 //!   still run the system of a previous tenant. `install_attempt` contains the records of attempts, `attempt_failure`
 //!   contains the reasons why attempts have failed, and `installed_allocation` contains the fields with which an
-//!   allocation was installed. `reinstall_order_records` stores orders for reinstalls. `machine_migration` defines the
-//!   states of a migration, and `migration_records` stores migrations. `disk_boot_prohibitions` stores the allocations that
-//!   a machine must no longer boot after a migration, and `incomplete_installations` finds installations that have
-//!   started and are not complete. `plan_approval` defines the files with approved plans.
-//!   `restore_confirmation` withholds installations and migrations after a restore until the records are confirmed, and
-//!   `install_state` combines all records of an allocation. `operator_documents` stores the operator's files of servers
-//!   that share a PostgreSQL database. `users` stores users with their roles, `oidc_users` logs in users of an identity
-//!   provider, `user_tokens` stores the hashes of users' tokens, `login_sessions` stores the sessions of the web page of
-//!   several servers, and `audit` stores the audit log. `audit_transactions` marks the entries whose request has changed
-//!   the database. `server_leases` stores which server owns an action on a management controller, and `shared_clock` is
-//!   the clock of all servers.
-//! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
-//!   first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run through management
-//!   controllers before an installation, `migration_transactions` handles migrations, and `unrecorded_installations` handles
-//!   installations that the operator reports, as far as `waiting_marker` accepts the marker that the operator has seen. `next_boot` decides which `boot_target` a machine boots, and
+//!   allocation was installed. `reinstall_order_records` stores orders for reinstalls. `machine_migration` defines
+//!   the states of a migration, and `migration_records` stores migrations. `disk_boot_prohibitions` stores the
+//!   allocations that a machine must no longer boot after a migration, and `incomplete_installations` finds
+//!   installations that have started and are not complete. `plan_approval` defines the files with approved plans.
+//!   `restore_confirmation` withholds installations and migrations after a restore until the records are confirmed,
+//!   and `install_state` combines all records of an allocation. `operator_documents` stores the operator's files of
+//!   servers that share a PostgreSQL database. `users` stores users with their roles, `oidc_users` logs in users of
+//!   an identity provider, `user_tokens` stores the hashes of users' tokens, `login_sessions` stores the sessions of
+//!   the web page of several servers, and `audit` stores the audit log. `audit_transactions` marks the entries whose
+//!   request has changed the database. `server_leases` stores which server owns an action on a management controller,
+//!   and `shared_clock` is the clock of all servers.
+//! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of
+//!   a first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run
+//!   through management controllers before an installation, `migration_transactions` handles migrations, and
+//!   `unrecorded_installations` handles installations that the operator reports, as far as `waiting_marker` accepts
+//!   the marker that the operator has seen. `next_boot` decides which `boot_target` a machine boots, and
 //!   `migration_boot` determines how migrations affect this decision. `boot_registration` decides which boot of the
 //!   machine is the current one. `machine_summary_records` reads everything that the summary of a machine contains,
 //!   and `record_copy` speeds up reading the records of many machines. `rollouts` stores rollouts, and decides which
