@@ -18,7 +18,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counters that the senders and the receiver share.
 #[derive(Debug, Default)]
-struct LineCounts {
+struct QueueCounts {
     pending_requests: AtomicUsize,
     dropped_requests: AtomicU64,
     /// Number of dropped lines that were not about requests.
@@ -29,27 +29,27 @@ struct LineCounts {
 #[derive(Clone)]
 pub(super) struct LineSender {
     lines: SyncSender<LogLine>,
-    counts: Arc<LineCounts>,
+    counts: Arc<QueueCounts>,
 }
 
 /// Receiving end of the queue.
 pub(super) struct LineReceiver {
     lines: Receiver<LogLine>,
-    counts: Arc<LineCounts>,
+    counts: Arc<QueueCounts>,
     /// Time of the last line that reported dropped lines.
     reported: Option<Instant>,
 }
 
 pub(super) fn open_queue() -> (LineSender, LineReceiver) {
     let (lines, received) = mpsc::sync_channel(REQUEST_BACKLOG + MESSAGE_BACKLOG);
-    let counts = Arc::new(LineCounts::default());
+    let counts = Arc::new(QueueCounts::default());
     (LineSender { lines, counts: counts.clone() }, LineReceiver { lines: received, counts, reported: None })
 }
 
 impl LineSender {
     /// Adds a line to the queue, or drops and counts the line. Never blocks.
     pub(super) fn send_line(&self, line: LogLine) {
-        let LineCounts { pending_requests, dropped_requests, dropped_messages } = &*self.counts;
+        let QueueCounts { pending_requests, dropped_requests, dropped_messages } = &*self.counts;
         if !is_about_request(&line) {
             if self.lines.try_send(line).is_err() {
                 dropped_messages.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl LineReceiver {
     /// Returns a line with the numbers of lines that were dropped since the last report; `None` if no lines were
     /// dropped.
     fn report_dropped_lines(&mut self) -> Option<LogLine> {
-        let LineCounts { dropped_requests, dropped_messages, .. } = &*self.counts;
+        let QueueCounts { dropped_requests, dropped_messages, .. } = &*self.counts;
         let [requests, others] = [dropped_requests, dropped_messages].map(|count| count.swap(0, Ordering::Relaxed));
         if requests + others == 0 {
             return None;
