@@ -11,6 +11,7 @@ use common::error_code::ErrorCode;
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use common::sync::lock_mutex;
 use common::{diagnostic, output};
+use independent_steps::WrittenImage;
 use install_mode_decision::decide_install_mode;
 use model::allocation::{Allocation, AssignedMachine};
 use model::deploy_steps::{self, EraseMode, OfferedStep, StepKind};
@@ -19,7 +20,7 @@ use model::install_report::DiskChanges;
 use model::inventory::Inventory;
 use model::ironic_raid::RaidConfig;
 use model::layout::Layout;
-use plan::{DiskPlan, DiskVerdict, Plan, PlanRefusal, PlanSubject, request_from_allocation};
+use plan::{DiskPlan, DiskVerdict, Plan, PlanRefusal, request_from_allocation};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
@@ -49,13 +50,6 @@ struct DeployInput {
     machine: String,
     /// Ids that were generated for the plan, in order. The ids are needed to recreate the same plan.
     ids: Vec<Uuid>,
-}
-
-/// Whole-disk image that was written in this boot, and its disk.
-#[derive(Clone)]
-struct WrittenImage {
-    disk: KernelName,
-    subject: PlanSubject,
 }
 
 /// Deploy whose first steps are complete.

@@ -2,15 +2,17 @@
 
 use super::super::deploy_args::IronicNode;
 use super::super::inject_files::{self, FileDestination};
+use super::super::root_disk::{self, CONFIG_DRIVE};
 use super::super::{direct_deploy, skipped_disks};
-use super::{StepRunner, WrittenImage, step_refusal};
+use super::{StepRunner, step_refusal};
 use common::error::Result;
 use common::sync::lock_mutex;
 use model::allocation::AssignedMachine;
 use model::deploy_steps::EraseMode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{FirmwareType, Inventory, InventoryDisk};
-use operations::{AddedPartition, InjectedFile};
+use model::layout::root_device_hints;
+use operations::{AddedPartition, DiskIdentity, InjectedFile};
 use plan::{PlanSubject, request_from_allocation};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,11 +21,34 @@ use uuid::Uuid;
 const IMAGE_NOT_INSTALLED: &str =
     "the boot loader cannot be installed, because no image was installed since this machine booted";
 
-/// Partition name that identifies a config drive.
-const CONFIG_DRIVE: &str = "config-2";
+/// Whole-disk image that was written in this boot, and the disk to which it was written.
+#[derive(Clone)]
+pub(super) struct WrittenImage {
+    disk: DiskIdentity,
+    subject: PlanSubject,
+}
+
+impl WrittenImage {
+    /// Returns the disk to which the image was written.
+    ///
+    /// # Errors
+    /// Fails if the disk is absent, or if its name now refers to another disk.
+    fn find_disk<'a>(&self, inventory: &'a Inventory) -> Result<&'a InventoryDisk> {
+        let device = &self.disk.device;
+        match inventory.disks.iter().find(|disk| disk.device == *device) {
+            Some(disk) if DiskIdentity::from_disk(disk) == self.disk => Ok(disk),
+            Some(_) => Err(step_refusal(&format!(
+                "{device} is no longer the disk to which the image was written: its size, serial number, WWN or sequence \
+                 number (diskseq) has changed; write the image again"
+            ))),
+            None => Err(step_refusal(&format!("{device}, to which the image was written, is no longer present"))),
+        }
+    }
+}
 
 impl StepRunner {
-    /// Erases all disks for which `wanted` returns true.
+    /// Erases all disks for which `wanted` returns true. Disks that are removable or attached by USB are erased only if
+    /// `root_device` selects them.
     pub(super) fn erase_disks(
         &self,
         node: &IronicNode,
@@ -37,13 +62,15 @@ impl StepRunner {
         skipped.extend(others.map(|disk| disk.name.clone()));
         let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
         let subject = PlanSubject { machine, name, image: "nothing".to_owned(), url: String::new() };
-        let part =
-            plan::plan_erasure(&inventory, erase, &skipped, subject).map_err(|refusal| self.log_refusal(&refusal))?;
+        let owned = root_disk::find_portable_root_disks(node, &inventory);
+        let part = plan::plan_erasure(&inventory, erase, &skipped, &owned, subject)
+            .map_err(|refusal| self.log_refusal(&refusal))?;
         self.log_text(&part.to_string());
         let done = self.actions.run_part(&part).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.actions.release_all(true);
-        let removable = inventory.disks.iter().filter(|disk| disk.removable).map(|disk| &disk.name);
-        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).collect();
+        let portable = inventory.disks.iter().filter(|disk| root_device_hints::is_portable(disk));
+        let portable = portable.map(|disk| &disk.name).filter(|name| !owned.contains(name));
+        let left: BTreeSet<&str> = portable.chain(&skipped).map(KernelName::as_str).collect();
         Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 
@@ -57,7 +84,7 @@ impl StepRunner {
         let (image, drive) = (direct_deploy::parse_image_info(args)?, direct_deploy::decode_config_drive(args)?);
         let inventory = self.actions.begin_step(None)?;
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
-        let disk = direct_deploy::find_root_disk(node, &inventory, &skipped)?;
+        let disk = root_disk::find_root_disk(node, &inventory, &skipped)?;
         let machine = AssignedMachine { name: node.name().to_owned(), ..AssignedMachine::default() };
         let request = request_from_allocation::build_request(
             &machine,
@@ -72,7 +99,8 @@ impl StepRunner {
         self.log_text(&plan.to_string());
         let done = self.actions.run_part(&plan).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.actions.release_all(true);
-        *lock_mutex(&self.written) = Some(WrittenImage { disk: disk.name.clone(), subject: plan.subject.clone() });
+        let identity = DiskIdentity::from_disk(disk);
+        *lock_mutex(&self.written) = Some(WrittenImage { disk: identity, subject: plan.subject.clone() });
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
@@ -84,7 +112,7 @@ impl StepRunner {
     /// Fails if nothing was installed in this boot, or if this machine cannot boot the written image.
     pub(crate) fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
         let written = lock_mutex(&self.written).clone();
-        let Some(WrittenImage { disk, subject }) = written else {
+        let Some(written) = written else {
             return if self.root_and_esp_uuids().is_some() && self.is_complete_or_unstarted() {
                 Ok(())
             } else {
@@ -95,13 +123,13 @@ impl StepRunner {
         if boots_by_bios || inventory.system.firmware != FirmwareType::Uefi {
             return Ok(());
         }
-        let found = inventory.disks.iter().find(|found| found.name == disk);
-        let found = found
-            .ok_or_else(|| step_refusal(&format!("{disk}, to which the image was written, is no longer present")))?;
-        let plan = plan::plan_boot_entry(&inventory, found, subject).map_err(|refusal| self.log_refusal(&refusal))?;
+        let disk = written.find_disk(&inventory)?;
+        let plan =
+            plan::plan_boot_entry(&inventory, disk, written.subject).map_err(|refusal| self.log_refusal(&refusal))?;
         let Some(plan) = plan else {
             self.log_text(&format!(
-                "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find the boot loader by itself"
+                "{device} lacks a GPT, so no boot entry can refer to a partition; the firmware must find the boot loader by itself",
+                device = disk.device
             ));
             return Ok(());
         };
@@ -122,7 +150,13 @@ impl StepRunner {
         let inventory = self.actions.begin_step(None)?;
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
         let mut plans = Vec::new();
-        for (device, files) in group_by_device(node, &inventory, &skipped, files)? {
+        let written = lock_mutex(&self.written).clone();
+        // The hints may match several disks, or another disk than before, so the disk is not searched again.
+        let root = || match &written {
+            Some(written) => written.find_disk(&inventory),
+            None => root_disk::find_root_disk(node, &inventory, &skipped),
+        };
+        for (device, files) in group_by_device(node, &inventory, &root, files)? {
             let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
             let subject = PlanSubject { machine, name, image: "nothing".to_owned(), url: String::new() };
             let plan = plan::plan_injection(&inventory, &device, &skipped, files, subject);
@@ -137,23 +171,55 @@ impl StepRunner {
     }
 }
 
-/// Groups files by filesystem. The files of each filesystem keep their order.
-fn group_by_device(
+/// Groups files by filesystem. The files of each filesystem keep their order. `root` returns the root disk.
+fn group_by_device<'a>(
     node: &IronicNode,
     inventory: &Inventory,
-    skipped: &[KernelName],
+    root: &dyn Fn() -> Result<&'a InventoryDisk>,
     files: Vec<(FileDestination, InjectedFile)>,
 ) -> Result<BTreeMap<DevicePath, Vec<InjectedFile>>> {
     let mut found: BTreeMap<DevicePath, Vec<InjectedFile>> = BTreeMap::new();
     for (place, file) in files {
         let device = match place {
             FileDestination::Device(device) => device,
-            FileDestination::Number(number) => {
-                direct_deploy::find_root_disk(node, inventory, skipped)?.device.partition_path(number)
-            }
+            FileDestination::Number(number) => root()?.device.partition_path(number),
             FileDestination::Installed => inject_files::find_installation(node, inventory)?,
         };
         found.entry(device).or_default().push(file);
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After a disk was reconnected, its name may refer to another disk.
+    #[test]
+    fn written_image_is_found_only_on_its_own_disk() {
+        let disk = InventoryDisk {
+            name: "sdc".into(),
+            device: "/dev/sdc".into(),
+            serial: "C0".into(),
+            size_bytes: 8 << 30,
+            diskseq: 7,
+            ..InventoryDisk::default()
+        };
+        let written = WrittenImage { disk: DiskIdentity::from_disk(&disk), subject: PlanSubject::default() };
+        let found = |change: fn(&mut InventoryDisk)| {
+            let mut disk = disk.clone();
+            change(&mut disk);
+            let inventory = Inventory { disks: vec![disk], ..Inventory::default() };
+            written.find_disk(&inventory).map(|disk| disk.name.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(found(|disk| disk.by_path = "/dev/disk/by-path/pci-1".into()).unwrap(), "sdc");
+        let changes: [fn(&mut InventoryDisk); 3] =
+            [|disk| disk.serial = "D0".into(), |disk| disk.size_bytes += 1, |disk| disk.diskseq = 8];
+        for change in changes {
+            let error = found(change).unwrap_err();
+            assert!(error.contains("no longer the disk to which the image was written"), "{error}");
+        }
+        let error = found(|disk| disk.device = "/dev/sdd".into()).unwrap_err();
+        assert!(error.contains("is no longer present"), "{error}");
+    }
 }

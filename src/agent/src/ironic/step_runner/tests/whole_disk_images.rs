@@ -72,3 +72,24 @@ fn boot_entry_refers_to_partitions_of_the_written_image() {
     bench.steps.install_bootloader(false).unwrap();
     assert_eq!(bench.ran(), []);
 }
+
+/// The hints match several disks after the image was written, but the files belong to the written disk.
+#[test]
+fn files_are_injected_into_the_written_disk() {
+    let mut simulated = SimulatedMachine::new(machine("five-sata"));
+    let mut table = machine("installed-default").disks[0].table.clone().unwrap();
+    for partition in &mut table.partitions {
+        partition.device = format!("/dev/sdc{}", partition.number).into();
+    }
+    simulated.brings = Some(table);
+    let mut bench = Bench::with(simulated);
+    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    bench.run("write_image", whole_image()).unwrap();
+    bench.node.insert("properties".into(), json!({"root_device": {"tran": "sata"}}));
+    let files = json!({"files": [{"path": "/etc/motd", "partition": 2, "content": "aGVsbG8="}]});
+    assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
+    // Without the written image, it is unknown which disk is meant.
+    bench.steps.release_all();
+    let error = bench.run("inject_files", files).unwrap_err();
+    assert!(error.contains("root_device is ambiguous"), "{error}");
+}
