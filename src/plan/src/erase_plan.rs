@@ -12,8 +12,8 @@ use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout, root_device_hints};
 use uuid::Uuid;
 
-/// Makes the plan. Disks in `skipped` are not erased. Disks that are removable or attached by USB need not belong to the
-/// machine; they are erased only if they are in `owned`.
+/// Makes the plan. Disks in `skipped` are not erased. Disks that are removable or attached by USB need not belong to
+/// the machine; they are erased only if they are in `owned`.
 ///
 /// # Errors
 /// Returns all reasons why a disk cannot be written, or why the holders of a disk cannot be released. Nothing was

@@ -144,9 +144,9 @@ impl PlannerState<'_> {
         }
     }
 
-    /// Refuses the plan if a recorded disk reads as blank, because this disk has lost its data. The serial number or WWN
-    /// proves that it is the recorded disk, even if its size or model differs. A disk that replaces a recorded disk may be
-    /// blank.
+    /// Refuses the plan if a recorded disk reads as blank, because this disk has lost its data. The serial number or
+    /// WWN proves that it is the recorded disk, even if its size or model differs. A disk that replaces a recorded
+    /// disk may be blank.
     fn refuse_blanked(
         &mut self,
         place: &str,

@@ -47,9 +47,9 @@ pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallC
 /// | on the disks of `/`, a marker of this installation that is older than the order; no partition table of the attempt | not started |
 /// | any other state | started |
 ///
-/// The attempt erases the old system, with its marker, before it creates anything. A new mirror may show the data of the
-/// old mirror, including its marker, although an attempt on partly kept disks has started to write. If that attempt then
-/// counts as not started, the plan can only be refused, or read more devices.
+/// The attempt erases the old system, with its marker, before it creates anything. A new mirror may show the data of
+/// the old mirror, including its marker, although an attempt on partly kept disks has started to write. If that
+/// attempt then counts as not started, the plan can only be refused, or read more devices.
 pub(crate) fn drop_announced_attempt(layout: &Layout, inventory: &Inventory, request: &mut PlanRequest) {
     let is_reinstall = request.mode == InstallMode::Reinstall;
     let started = |claim: &&mut InstallClaim| is_reinstall && claim.waiver == Some(MarkerWaiver::Begun);

@@ -180,8 +180,8 @@ impl<'a> PlannerState<'a> {
         arrays.chain(groups).chain(parts).collect()
     }
 
-    /// Returns the components of filesystems and pools that lack another component, each with a description. Objects that
-    /// are only on wiped disks are omitted.
+    /// Returns the components of filesystems and pools that lack another component, each with a description. Objects
+    /// that are only on wiped disks are omitted.
     fn incomplete_components(&self) -> Vec<(&'a SpanningComponent, String)> {
         let mut wholes: BTreeMap<(&str, &str), ComponentGroup> = BTreeMap::new();
         for part in &self.inventory.parts {

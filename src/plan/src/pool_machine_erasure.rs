@@ -140,7 +140,8 @@ fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic
     missing.collect()
 }
 
-/// Returns a problem for each disk that is attached by USB, is not removable, and may contain data of the previous owner.
+/// Returns a problem for each disk that is attached by USB, is not removable, and may contain data of the previous
+/// owner.
 fn refuse_usb(inventory: &Inventory) -> impl Iterator<Item = Diagnostic> {
     let is_left = |disk: &&InventoryDisk| root_device_hints::is_portable(disk) && !disk.removable && !disk.blank;
     inventory.disks.iter().filter(is_left).map(|disk| {

@@ -153,8 +153,8 @@ pub(crate) fn has_other_hardware(record: &RecordedDisk, disk: &InventoryDisk, sh
     compare_hardware(record, disk, shared) == Some(false)
 }
 
-/// Compares serial number and WWN. Returns false if one of them differs, true if one of them is the same and unique, and
-/// `None` if neither is the case.
+/// Compares serial number and WWN. Returns false if one of them differs, true if one of them is the same and unique,
+/// and `None` if neither is the case.
 fn compare_hardware(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> Option<bool> {
     let pairs = [
         (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),

@@ -68,8 +68,8 @@ impl<'a> PlannerState<'a> {
         self.add_zero_proof(&found.device, vec![range]);
     }
 
-    /// Requires blank disks that will be wiped to contain only zeros, if only their samples permit the wipe. Kernel names
-    /// change, so such a disk may be a disk with data under the name of a disk that may be wiped.
+    /// Requires blank disks that will be wiped to contain only zeros, if only their samples permit the wipe. Kernel
+    /// names change, so such a disk may be a disk with data under the name of a disk that may be wiped.
     ///
     /// | a blank disk that will be wiped | the disk |
     /// |---|---|
@@ -140,8 +140,8 @@ impl<'a> PlannerState<'a> {
     }
 
     /// Returns whether the recorded disk was replaced by `found`: the disk of the layout has records, and the serial
-    /// number or WWN of `found` differs from each of these records. Another size or model alone proves nothing: a virtual
-    /// disk may have been resized, and a failing disk may report other values.
+    /// number or WWN of `found` differs from each of these records. Another size or model alone proves nothing: a
+    /// virtual disk may have been resized, and a failing disk may report other values.
     fn is_replaced(&self, listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
         let all = self.records.get_or_init(|| self.collect_records(InstallClaim::is_ours)).iter();
         let records = all.flat_map(|(disks, shared)| {
@@ -163,7 +163,8 @@ impl<'a> PlannerState<'a> {
     }
 }
 
-/// Returns whether a record proves by serial number or WWN that the disk is the one recorded under its name in the layout.
+/// Returns whether a record proves by serial number or WWN that the disk is the one recorded under its name in the
+/// layout.
 fn is_recorded_as(records: &[RecordedDisks], listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
     records.iter().any(|(disks, shared)| {
         let mut records = disks.iter().filter(|record| record.device == listed.device);

@@ -89,8 +89,8 @@ fn data_partition(machine: &mut Inventory) -> &mut inventory::DiskPartition {
     &mut machine.disks[0].table.as_mut().unwrap().partitions[2]
 }
 
-/// The server recorded the start of the attempt, but its response was lost. The old system continued to run, and may have
-/// written to the preserved partition that the attempt had found empty.
+/// The server recorded the start of the attempt, but its response was lost. The old system continued to run, and may
+/// have written to the preserved partition that the attempt had found empty.
 #[test]
 fn a_partition_that_the_old_system_may_have_written_is_not_recreated() {
     let mut machine = installed_with(ONE_DISK);

@@ -61,9 +61,9 @@ pub fn map_disks(
     Err(problems)
 }
 
-/// Assigns disks of the machine to the disk names of the layout, by equal name or by matching hints. If a name is left
-/// without a disk, assigns all disks that are neither removable nor attached by USB in the order of their names instead.
-/// Returns an empty map if the number of these disks differs from the number of names.
+/// Assigns disks of the machine to the disk names of the layout, by equal name or by matching hints. If a name is
+/// left without a disk, assigns all disks that are neither removable nor attached by USB in the order of their names
+/// instead. Returns an empty map if the number of these disks differs from the number of names.
 fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a DiskSpec| {
         let name = disk.device.as_str();
