@@ -7,10 +7,8 @@
 //! | a preserved volume that becomes a Kubernetes volume | is read completely |
 //! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | is read completely |
 //! | a preserved disk that is recreated | is read completely, except the ends with the partition table |
-//! | a preserved disk that is recreated, and whose serial number or WWN differs from every record of it | is not read: the
-//! recorded disk was replaced |
-//! | a disk that will be wiped in a reinstall, without records of the control plane, or on a machine that may not be the
-//! one of the machine file | is read completely, unless its identity is known (`require_zeros_of_wiped`) |
+//! | a preserved disk that is recreated, and whose serial number or WWN differs from every record of it | is not read: the recorded disk was replaced |
+//! | a disk that will be wiped in a reinstall, without records of the control plane, or on a machine that may not be the one of the machine file | is read completely, unless its identity is known (`require_zeros_of_wiped`) |
 //! | a device that an earlier attempt read completely and then started to write | is not read: it may contain an unfinished object |
 //! | a device whose disks the operator discards | is not read |
 //!
@@ -74,10 +72,8 @@ impl<'a> PlannerState<'a> {
     /// | a blank disk that will be wiped | the disk |
     /// |---|---|
     /// | is identified by the layout, is the recorded disk or the disk of the started attempt | is not read |
-    /// | has a unique serial number or WWN, which differ from those of all other recorded disks | is not read: the disk was
-    /// inserted as a replacement, and reading several TB would take hours |
-    /// | has a unique serial number or WWN, and no disk is recorded | is read in a reinstall, because the machine has data;
-    /// is not read in a first installation |
+    /// | has a unique serial number or WWN, which differ from those of all other recorded disks | is not read: the disk was inserted as a replacement, and reading several TB would take hours |
+    /// | has a unique serial number or WWN, and no disk is recorded | is read in a reinstall, because the machine has data; is not read in a first installation |
     /// | any of these, on a machine that may not be the one of the machine file | is read, unless the layout or a record identifies it |
     /// | any other disk | is read |
     ///
