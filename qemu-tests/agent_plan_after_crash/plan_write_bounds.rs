@@ -183,7 +183,7 @@ fn list_session_targets(operation: &SessionOp) -> Vec<&DevicePath> {
         | SessionOp::WriteCrypttab(_)
         | SessionOp::RemoveVariables(_)
         | SessionOp::WriteBootEntries(_)
-        | SessionOp::LoadKernel
+        | SessionOp::LoadKernel(_)
         | SessionOp::ProvePreserved(_)
         | SessionOp::WriteMarker(_)
         | SessionOp::Unmount

@@ -191,7 +191,7 @@ impl BulkAction {
             }
             BulkAction::Cancel => {
                 let id = Path(self.review_again(change, base, reviewed, limit).await?.id);
-                reinstalls::cancel_reinstall(State(app.clone()), id, OperatorAuth, peer).await?;
+                let _ = reinstalls::cancel_reinstall(State(app.clone()), id, OperatorAuth, peer).await?;
             }
             BulkAction::Free => {
                 // While this request holds the permit, no other request changes the reviewed allocation or lock.

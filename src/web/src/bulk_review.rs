@@ -184,7 +184,7 @@ fn review_allocation(
         CheckedText::Unchecked => return Err(conflict("the allocation was not checked")),
     };
     let reviewed = match effect {
-        TextEffect::Installs(plan) => reviewed.with_plan(&require_plan(plan, false)?),
+        TextEffect::Installs(plan) => reviewed.with_plan(&*require_plan(plan, false)?),
         TextEffect::Harmless => reviewed,
         TextEffect::Unregistered => {
             let why = "the machine has never registered, so its disks are unknown: boot it over PXE once, or allocate it on its own page";
