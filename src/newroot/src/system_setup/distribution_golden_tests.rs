@@ -5,6 +5,7 @@
 use super::distribution::Distribution;
 use super::initramfs::cpio;
 use super::metal_os_installer_settings::OsInstallerSettings;
+use super::preserved_esps::PreservedEsps;
 use super::testing::capture_log;
 use super::{boot_setup, host_identity, machine_boot_requirements, network_config};
 use crate::NewRoot;
@@ -149,7 +150,7 @@ fn story(tree: &str, firmware: FirmwareType) -> String {
     let (made, lines) = capture_log(|say| {
         let made = boot_setup::find_boot_components(&root, &wants, say)
             .and_then(|found| boot_setup::make_bootable(&root, &wants, found, &tools, say));
-        host_identity::reset_identity(&root, "web-1", &overrides).unwrap();
+        host_identity::reset_identity(&root, "web-1", &overrides, &PreservedEsps::default()).unwrap();
         let enabling =
             network_config::write_network_config(&root, &finishing.network, &finishing.files.nics, say).unwrap();
         enabling.iter().for_each(|enabling| network_config::enable_network(enabling, &tools).unwrap());
