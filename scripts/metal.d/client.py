@@ -1,11 +1,12 @@
 """Tests `drophammer serve` with metal-stack's Python client: client.py PROGRAM FOLDER.
 
 Every call of the client is made. A served call must be decoded, with every field of its model present and of the model's type. Every other
-call must be refused with an error that the client decodes, and must not change a file. See client_site.py for the server.
+call must be refused with an error that the client decodes, and must not change a file. See ../lib.d/client_site.py for the server.
 """
 
 import datetime
 import inspect
+import os
 import re
 import socket
 import sys
@@ -13,10 +14,12 @@ import tempfile
 from types import SimpleNamespace
 
 import metal_python.api
-from client_site import INSTALLED, LARGE, LOCKED, SMALL, UNSEEN, DESCRIBED, Site, mac, machine_id
 from metal_python import models
 from metal_python.driver import Driver
 from metal_python.rest import ApiException
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib.d"))
+from client_site import INSTALLED, LARGE, LOCKED, SMALL, UNSEEN, DESCRIBED, Site, mac, machine_id  # noqa: E402
 
 GIB = 1 << 30
 NATIVE = {"str": str, "int": int, "bool": bool, "float": float, "datetime": datetime.datetime}

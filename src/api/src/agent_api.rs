@@ -128,8 +128,9 @@ fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: Cl
     Err(ApiError::new(StatusCode::CONFLICT, message).with_error_code(ErrorCode::DuplicateUuid))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, schemars::JsonSchema)]
 pub(crate) struct WaitQuery {
+    /// Time limit in seconds.
     #[serde(default)]
     seconds: u64,
 }

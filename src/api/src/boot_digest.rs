@@ -14,7 +14,7 @@ use site::{boot_value_validation, operator_files};
 use std::fs::File;
 use std::sync::Arc;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, schemars::JsonSchema)]
 pub(crate) struct DigestQuery {
     /// URL at which the machine reaches this server [default: the URL in `--url`].
     server: Option<String>,

@@ -3,11 +3,12 @@
 use common::json_schema_cleanup::remove_nonstandard_formats;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const COMPONENTS: &str = "/components/schemas";
-/// Suffix that distinguishes the request schema of a type from its response schema.
-const REQUEST_SCHEMA_SUFFIX: &str = "Asked";
+/// Suffix that distinguishes the request schema of a type from its response schema, until `openapi` has compared both.
+/// The name of a type cannot have this suffix.
+pub(crate) const REQUEST_SCHEMA_SUFFIX: &str = "@request";
 
 /// Generators for the schemas of responses and of requests. Two generators are needed, since a field can be optional
 /// only in requests, or only in responses.
@@ -25,17 +26,17 @@ impl SchemaGenerators {
         }
     }
 
-    pub(crate) fn into_components(mut self) -> Value {
+    pub(crate) fn into_components(mut self) -> Map<String, Value> {
         let mut all = self.responses.take_definitions(true);
         for (name, mut schema) in self.requests.take_definitions(true) {
             add_request_suffix(&mut schema);
             all.insert(format!("{name}{REQUEST_SCHEMA_SUFFIX}"), schema);
         }
-        let mut all = Value::Object(all);
-        remove_nonstandard_formats(&mut all);
+        all.values_mut().for_each(remove_nonstandard_formats);
         // The layout may be null: an allocation that the server does not send to the machine yet may have no layout.
         for name in ["Allocation", "MachineAllocation"] {
-            if let Some(layout) = all.pointer_mut(&format!("/{name}/properties/filesystemlayout")) {
+            let schema = all.get_mut(name);
+            if let Some(layout) = schema.and_then(|schema| schema.pointer_mut("/properties/filesystemlayout")) {
                 *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
             }
         }

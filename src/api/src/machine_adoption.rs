@@ -57,7 +57,7 @@ pub struct RemovedAdoption {
 }
 
 /// Query of a request that removes a registration.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 pub(crate) struct AdoptionRemovalQuery {
     /// Id of the allocation.
     allocation: String,

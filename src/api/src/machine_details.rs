@@ -123,8 +123,9 @@ pub struct ConsoleText {
 }
 
 /// Query of `GET /v1/machine/{id}/log`.
-#[derive(Deserialize)]
+#[derive(Deserialize, schemars::JsonSchema)]
 pub(crate) struct LogQuery {
+    /// Position at which the text begins: `next` of an earlier response.
     #[serde(default)]
     after: i64,
 }

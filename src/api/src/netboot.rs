@@ -33,10 +33,12 @@ pub async fn start_script(base: BaseUrls) -> String {
     ipxe::start_script(&base.files)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, schemars::JsonSchema)]
 pub struct BootQuery {
+    /// UUID of the machine, as in its SMBIOS tables.
     #[serde(default)]
     uuid: String,
+    /// MAC address of the NIC from which the machine boots.
     #[serde(default)]
     mac: String,
     /// iPXE's setting `buildarch`; in a request for `/boot.json`, the architecture of the running system.

@@ -1,10 +1,18 @@
 //! `/openapi.json`: OpenAPI 3.1 description of the endpoints in [`super::routes`]. The schemas of request and response
 //! bodies are derived from their Rust types.
 
-use super::json_schemas::{SchemaGenerators, response_schema};
-use super::metal_api::RefusalBody;
+mod error_responses;
+mod operation_ids;
+pub(crate) mod parameters;
+mod portable_schemas;
+mod request_schemas;
+#[cfg(test)]
+mod tests;
+
+use super::json_schemas::SchemaGenerators;
 use super::routes::{self, ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 use axum::Json;
+use portable_schemas::{into_portable, make_portable};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
@@ -25,60 +33,56 @@ pub fn openapi_document() -> &'static Value {
 
 fn build_document(all: &[&OperationDoc]) -> Value {
     let mut schemas = SchemaGenerators::new();
-    // In Ironic's format, `error_message` is a string that contains JSON.
-    let as_ironic = json!({"type": "object", "required": ["error_message", "error_code"],
-            "properties": {"error_message": {"type": "string"}, "error_code": {"type": "string"}}});
-    let refusals = [("Refused", response_schema::<RefusalBody>(&mut schemas)), ("RefusedAsIronic", as_ironic)];
-    let refusals = refusals.map(|(name, schema)| {
-        let content = json!({"application/json": {"schema": schema}});
-        (name.to_owned(), json!({"description": "Error message.", "content": content}))
-    });
+    let responses = error_responses::error_components(&mut schemas);
     let mut paths = Map::new();
     for described in all {
-        let path =
-            paths.entry(described.path).or_insert_with(|| json!({ "parameters": path_parameters(described.path) }));
+        let parameters = || json!({ "parameters": parameters::path_parameters(described.path) });
+        let path = paths.entry(described.path).or_insert_with(parameters);
         path[described.method.to_lowercase()] = describe_operation(described, &mut schemas);
     }
+    let mut components = schemas.into_components();
+    components.extend([error_responses::ironic_error_schema()]);
+    components.values_mut().for_each(make_portable);
+    let tags = operation_ids::TAGS.map(|(name, description)| json!({"name": name, "description": description}));
     let bearer = |what: &str| json!({"type": "http", "scheme": "bearer", "description": what});
-    json!({
+    let mut document = json!({
         "openapi": "3.1.1",
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
-        "info": {"title": "drophammer serve", "version": env!("CARGO_PKG_VERSION"), "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "info": {
+            "title": "drophammer serve",
+            "summary": "Installs bare-metal servers over the network.",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "The server from which this document was requested."}],
+        "tags": tags,
         "paths": paths,
         "components": {
-            "schemas": schemas.into_components(),
-            "responses": Map::from_iter(refusals),
+            "schemas": components,
+            "responses": responses,
             "securitySchemes": {
-                "operator": bearer("Token in DIR/operator.token."),
+                "operator": bearer("Token of a user, or the token in DIR/operator.token."),
                 "metrics": bearer("Token in DIR/metrics.token."),
                 "machine": bearer("Token in the machine's boot script, valid for one boot of that machine."),
             },
         },
-    })
-}
-
-fn path_parameters(path: &str) -> Vec<Value> {
-    let names = path.split('/').filter_map(|step| step.strip_prefix('{')?.strip_suffix('}'));
-    names.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect()
+    });
+    request_schemas::rename_request_schemas(&mut document);
+    document
 }
 
 fn describe_operation(described: &OperationDoc, schemas: &mut SchemaGenerators) -> Value {
-    let OperationDoc { summary, token, query, refused, .. } = described;
-    let mut operation = json!({ "summary": summary });
-    operation["security"] = match token {
-        RequiredToken::Operator => json!([{"operator": []}]),
-        RequiredToken::Metrics => json!([{"metrics": []}, {"operator": []}]),
-        RequiredToken::Machine => json!([{"machine": []}]),
-        RequiredToken::MachineOrOperator => json!([{"machine": []}, {"operator": []}]),
-        RequiredToken::None => json!([]),
-    };
-    if !query.is_empty() {
-        let parameter = |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
-        operation["parameters"] = query.iter().map(parameter).collect();
+    let mut operation = json!({"summary": described.summary, "security": describe_security(described.token)});
+    if let Some((id, tag)) = operation_ids::find_operation(described.method, described.path) {
+        operation["operationId"] = json!(id);
+        operation["tags"] = json!([tag]);
+    }
+    if let Some(parameters) = described.parameters {
+        operation["parameters"] = parameters().into();
     }
     if let Some(asks) = described.asks {
-        operation["requestBody"] =
-            json!({"required": true, "content": {"application/json": {"schema": asks(schemas)}}});
+        let content = json!({"application/json": {"schema": into_portable(asks(schemas))}});
+        operation["requestBody"] = json!({"required": true, "content": content});
     }
     let mut responses = Map::new();
     for (status, content) in &described.answers {
@@ -88,12 +92,22 @@ fn describe_operation(described: &OperationDoc, schemas: &mut SchemaGenerators) 
             ResponseContent::Nothing => {}
             ResponseContent::Text => response["content"] = json!({"text/plain": {"schema": {"type": "string"}}}),
             ResponseContent::Json(schema) => {
-                response["content"] = json!({"application/json": {"schema": schema(schemas)}})
+                response["content"] = json!({"application/json": {"schema": into_portable(schema(schemas))}})
             }
         }
         responses.insert(status.to_string(), response);
     }
-    responses.insert("default".to_owned(), json!({"$ref": format!("#/components/responses/{refused}")}));
+    responses.extend(error_responses::error_responses(described));
     operation["responses"] = Value::Object(responses);
     operation
+}
+
+fn describe_security(token: RequiredToken) -> Value {
+    match token {
+        RequiredToken::Operator => json!([{"operator": []}]),
+        RequiredToken::Metrics => json!([{"metrics": []}, {"operator": []}]),
+        RequiredToken::Machine => json!([{"machine": []}]),
+        RequiredToken::MachineOrOperator => json!([{"machine": []}, {"operator": []}]),
+        RequiredToken::None => json!([]),
+    }
 }

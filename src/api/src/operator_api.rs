@@ -67,11 +67,11 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
 }
 
 /// Query of `POST /v1/machine/{id}/adopt`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct AdoptionQuery {
-    /// Digest of the install marker that the operator has seen, or [`NO_MARKER`]. If absent, the marker that the
-    /// machine has reported last is adopted.
+    /// Digest of the install marker that the operator has seen, or `none` if there was no marker. If absent, the marker
+    /// that the machine has reported last is adopted.
     marker: Option<String>,
 }
 

@@ -7,9 +7,10 @@ mod machine_detail_routes;
 mod os_routes;
 mod rollout_routes;
 mod site_document_routes;
+mod template_routes;
 mod volume_routes;
 
-pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
+pub use description::{ApiRoute, ErrorFormat, OperationDoc, RequiredToken, ResponseContent};
 
 use super::json_schemas::{
     SchemaGenerators, empty_schema, list_schema, object_schema, request_schema, response_schema,
@@ -18,16 +19,14 @@ use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes};
 use super::migration_requests::{machine_requests, operator_requests as moving};
+use super::openapi::parameters::{query_parameters, version_parameter};
 use super::operator_api::reinstalls::ReinstallRequest;
 use super::operator_api::{self, MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
 use super::plan_input::{self, PlanInput};
 use super::power::{self, PowerRequest, PowerStateResponse};
-use super::{
-    AppState, agent_api, boot_digest, console_log, deploy_templates, machine_file_creation, metrics, netboot, openapi,
-};
+use super::{AppState, agent_api, boot_digest, console_log, machine_file_creation, metrics, netboot, openapi};
 use axum::Router;
 use axum::handler::Handler;
-use axum::routing::{MethodRouter, any};
 use control::ReportAcknowledgement;
 use control::agent_api_types::{InstallReport, LogPart, NextBoot, PointOfNoReturn, RegisterRequest};
 use description::{delete_route, get_route, post_route, put_route};
@@ -42,8 +41,6 @@ use std::sync::Arc;
 
 /// Paths that metal-api's clients also request with a trailing `/`.
 const TRAILING_SLASH_PATHS: [&str; 4] = ["/v1/filesystemlayout", "/v1/image", "/v1/machine", "/v1/size"];
-const TEMPLATES: [&str; 3] = ["/v1/deploy_templates", "/v1/deploy_templates/", "/v1/deploy_templates/{*path}"];
-const PROPOSED: [&str; 3] = ["/v1/deploy-templates", "/v1/deploy-templates/", "/v1/deploy-templates/{*path}"];
 
 pub fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
     calls.into_iter().fold(Router::new(), |router, ApiRoute { path, handler, .. }| {
@@ -59,7 +56,7 @@ pub fn machine_routes() -> Vec<ApiRoute> {
     let running =
         get_route("/boot.json", netboot::boot_json, "Boot information for a running machine before its reinstall")
             .with_token(RequiredToken::None)
-            .with_query(&["uuid", "mac"])
+            .with_parameters(query_parameters::<netboot::BootQuery>)
             .with_response(response_schema::<NextBoot>);
     let with_token = [allocation_routes(), installation_routes()].into_iter().flatten();
     with_token.map(|call| call.with_token(RequiredToken::Machine)).chain([running]).collect()
@@ -77,7 +74,11 @@ pub fn one_machine_route<H: Handler<T, Arc<AppState>>, T: 'static>(handler: H) -
 }
 
 fn one_machine_schema(schemas: &mut SchemaGenerators) -> Value {
-    serde_json::json!({"anyOf": [response_schema::<AssignedMachine>(schemas), response_schema::<MachineResponse>(schemas)]})
+    // Generated clients decode a response as the first type that matches. If unknown fields are ignored, a machine in
+    // metal-api's format is also a valid `AssignedMachine`.
+    let (for_operator, for_machine) =
+        (response_schema::<MachineResponse>(schemas), response_schema::<AssignedMachine>(schemas));
+    serde_json::json!({"anyOf": [for_operator, for_machine]})
 }
 
 /// Returns all endpoints that [`super::openapi`] describes.
@@ -104,7 +105,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
             agent_api::wait_for_allocation,
             "Wait until the machine has an allocation; 204 if the machine has none when the time limit is reached",
         )
-        .with_query(&["seconds"])
+        .with_parameters(query_parameters::<agent_api::WaitQuery>)
         .with_response(empty_schema)
         .with_status(204, ResponseContent::Nothing),
     ]
@@ -157,7 +158,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         migration_routes(),
         host_routes(),
         volume_routes::volume_routes(),
-        template_routes(),
+        template_routes::template_routes(),
         administration_routes::user_routes(),
         rollout_routes::rollout_routes(),
         server_routes(),
@@ -174,10 +175,12 @@ fn layout_routes() -> Vec<ApiRoute> {
             .with_request(layouts::request_schema)
             .with_created(response_schema::<Layout>),
         post_route(layout, layouts::update_layout, "Update a layout")
+            .with_parameters(version_parameter)
             .with_request(layouts::request_schema)
             .with_response(response_schema::<Layout>),
         get_route(one_layout, layouts::get_layout, "One layout").with_response(response_schema::<Layout>),
         delete_route(one_layout, layouts::delete_layout, "Delete a layout that is not in use")
+            .with_parameters(version_parameter)
             .with_response(response_schema::<Layout>),
         post_route(one_layout, layouts::query_layout, "The layout for a size and an image")
             .at_path("/v1/filesystemlayout/try")
@@ -195,17 +198,19 @@ fn image_routes() -> Vec<ApiRoute> {
     let (hidden, blacklisted) = ("/v1/image/{id}/hidden", "/v1/image/{id}/blacklisted");
     vec![
         get_route(image, images::list_images, "Images")
-            .with_query(&["hidden", "blacklisted", "show-usage"])
+            .with_parameters(query_parameters::<images::ImageQuery>)
             .with_response(list_schema::<images::ImageResponse>),
         put_route(image, images::create_image, "Create an image")
             .with_request(images::request_schema)
             .with_created(response_schema::<images::ImageResponse>),
         post_route(image, images::update_image, "Update an image")
+            .with_parameters(version_parameter)
             .with_request(images::request_schema)
             .with_response(response_schema::<images::ImageResponse>),
         get_route(one_image, images::get_image, "One image, even if the image is hidden")
             .with_response(response_schema::<images::ImageResponse>),
         delete_route(one_image, images::delete_image, "Delete an image that is not in use")
+            .with_parameters(version_parameter)
             .with_response(response_schema::<images::ImageResponse>),
         get_route("/v1/image-states", image_states::get_states, "List of hidden and blacklisted images")
             .with_response(response_schema::<ImageStates>),
@@ -231,10 +236,12 @@ fn size_routes() -> Vec<ApiRoute> {
             .with_request(request_schema::<MachineSize>)
             .with_created(response_schema::<sizes::SizeResponse>),
         post_route(size, sizes::update_size, "Update a size")
+            .with_parameters(version_parameter)
             .with_request(sizes::request_schema)
             .with_response(response_schema::<sizes::SizeResponse>),
         get_route(one_size, sizes::get_size, "One size").with_response(response_schema::<sizes::SizeResponse>),
         delete_route(one_size, sizes::delete_size, "Delete a size")
+            .with_parameters(version_parameter)
             .with_response(response_schema::<sizes::SizeResponse>),
         post_route(one_size, sizes::suggest_size, "Constraints of a size that exactly match a machine's hardware")
             .at_path("/v1/size/suggest")
@@ -258,10 +265,10 @@ fn machine_management_routes() -> Vec<ApiRoute> {
         delete_route("/v1/machine/{id}/free", machines::free_machine, "Free a machine; its disks are unchanged")
             .with_response(response_schema::<MachineResponse>),
         get_route("/v1/machines", machine_list::get_machines, "Machines with their orders and results")
-            .with_query(&machine_list::QUERY)
+            .with_parameters(query_parameters::<machine_list::MachineListQuery>)
             .with_response(list_schema::<MachineSummary>),
         post_route(reinstall, machines::reinstall_machine, "Order a reinstall")
-            .with_query(&machines::ORDER_QUERY)
+            .with_parameters(query_parameters::<machines::OrderQuery>)
             .with_request(request_schema::<ReinstallRequest>)
             .with_response(response_schema::<ReinstallResponse>),
         delete_route(reinstall, operator_api::reinstalls::cancel_reinstall, "Cancel an order that has not started")
@@ -297,7 +304,7 @@ fn migration_routes() -> Vec<ApiRoute> {
         .with_request(request_schema::<moving::MigrationRequest>)
         .with_response(response_schema::<moving::MigrationView>),
         delete_route(moves, moving::cancel_migration, "Cancel a migration")
-            .with_query(&["off"])
+            .with_parameters(query_parameters::<moving::CancelQuery>)
             .with_response(response_schema::<moving::MigrationView>),
         post_route(
             "/v1/machine/{id}/move/approve",
@@ -339,40 +346,12 @@ fn host_routes() -> Vec<ApiRoute> {
             boot_digest::get_boot_digest,
             "Digest of kernel, ramdisk and kernel command line, for `drophammer reinstall`",
         )
-        .with_query(&["server"])
+        .with_parameters(query_parameters::<boot_digest::DigestQuery>)
         .with_response(response_schema::<boot_digest::BootDigestResponse>),
         get_route("/v1/machine/{id}/preview", plan_input::get_preview, "Data for planning a machine")
-            .with_query(&operator_api::reinstall_plan::QUERY)
+            .with_parameters(query_parameters::<operator_api::reinstall_plan::ReinstallQuery>)
             .with_response(response_schema::<PlanInput>),
     ]
-}
-
-/// Returns the endpoints for deploy templates: those of Ironic, and those of the Ironic specification that proposed
-/// deploy templates.
-fn template_routes() -> Vec<ApiRoute> {
-    let one =
-        |method, path, summary| OperationDoc { refused: "RefusedAsIronic", ..OperationDoc::new(method, path, summary) };
-    let group = |paths: [&'static str; 3], one_of_them: &'static str, handler: MethodRouter<Arc<AppState>>| {
-        let all = paths[0];
-        let mut calls = paths.map(|path| ApiRoute { path, handler: handler.clone(), described: Vec::new() });
-        calls[0].described = vec![
-            one("GET", all, "Deploy templates")
-                .with_response(200, ResponseContent::Json(deploy_templates::list_schema)),
-            one("POST", all, "Create a template")
-                .with_request(deploy_templates::request_schema)
-                .with_response(201, ResponseContent::Json(deploy_templates::template_schema)),
-            one("GET", one_of_them, "One template")
-                .with_response(200, ResponseContent::Json(deploy_templates::template_schema)),
-            one("PATCH", one_of_them, "Update a template with a JSON Patch")
-                .with_request(deploy_templates::patch_schema)
-                .with_response(200, ResponseContent::Json(deploy_templates::template_schema)),
-            one("DELETE", one_of_them, "Delete a template").with_response(204, ResponseContent::Nothing),
-        ];
-        calls
-    };
-    let ironic = group(TEMPLATES, "/v1/deploy_templates/{ident}", any(deploy_templates::handle_ironic));
-    let proposed = group(PROPOSED, "/v1/deploy-templates/{ident}", any(deploy_templates::handle_proposed));
-    ironic.into_iter().chain(proposed).collect()
 }
 
 fn server_routes() -> Vec<ApiRoute> {

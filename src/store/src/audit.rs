@@ -121,7 +121,7 @@ pub enum AuditDurability {
 }
 
 /// Filters of the audit log. Empty filters match every entry.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditQuery {
     /// Name of the user.

@@ -25,7 +25,7 @@ struct ListQuery {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SortKey {
+pub(super) enum SortKey {
     /// Sorts templates in the order of their creation.
     Id,
     Uuid,
@@ -34,7 +34,7 @@ enum SortKey {
     Updated,
 }
 
-const SORT_KEYS: [(&str, SortKey); 5] = [
+pub(super) const SORT_KEYS: [(&str, SortKey); 5] = [
     ("id", SortKey::Id),
     ("uuid", SortKey::Uuid),
     ("name", SortKey::Name),

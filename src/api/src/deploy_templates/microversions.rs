@@ -12,7 +12,7 @@ const HIGHEST_MINOR: u32 = 115;
 /// Minor version of the first API version with deploy templates.
 pub(crate) const FIRST_TEMPLATES_VERSION: u32 = 55;
 
-const VERSION_HEADER_NAME: &str = "x-openstack-ironic-api-version";
+pub(super) const VERSION_HEADER_NAME: &str = "x-openstack-ironic-api-version";
 const COMMON_VERSION_HEADER: &str = "openstack-api-version";
 const SERVICE: &str = "baremetal";
 

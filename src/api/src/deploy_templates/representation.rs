@@ -1,7 +1,6 @@
 //! JSON representation of templates in responses.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
-use crate::json_schemas::SchemaGenerators;
 use serde_json::{Map, Value, json};
 use site::deploy_templates::StoredTemplate;
 
@@ -95,36 +94,6 @@ pub(crate) fn render_template(
     };
     whole.retain(|name, _| wanted(name));
     Value::Object(whole)
-}
-
-/// Returns the schema of a template in a response. No field is required, because a request can select the fields of
-/// the response.
-pub(crate) fn template_schema(_: &mut SchemaGenerators) -> Value {
-    let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
-    let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));
-    json!({"type": "object", "additionalProperties": false, "properties": {"uuid": text, "name": text, "steps": objects,
-        "extra": object, "created_at": time, "updated_at": time, "links": objects}})
-}
-
-/// Returns the schema of a list of templates.
-pub(crate) fn list_schema(schemas: &mut SchemaGenerators) -> Value {
-    let all = json!({"type": "array", "items": template_schema(schemas)});
-    json!({"type": "object", "additionalProperties": false,
-        "properties": {TemplateForm::Ironic.path(): all, TemplateForm::Proposed.path(): all, "next": {"type": "string"}}})
-}
-
-/// Returns the schema of a request to create a template.
-pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
-    let steps = json!({"type": "array", "items": {"type": "object", "required": ["interface", "step"]}});
-    json!({"type": "object", "required": ["name", "steps"],
-        "properties": {"name": {"type": "string"}, "uuid": {"type": "string"}, "steps": steps, "extra": {"type": "object"}}})
-}
-
-/// Returns the schema of a request to change a template.
-pub(crate) fn patch_schema(_: &mut SchemaGenerators) -> Value {
-    let operation = json!({"type": "object", "required": ["op", "path"],
-        "properties": {"op": {"type": "string"}, "path": {"type": "string"}, "value": {}}});
-    json!({"type": "array", "items": operation})
 }
 
 fn mask_step(step: &Value) -> Value {

@@ -13,8 +13,11 @@ use serde_json::Value;
 
 /// Body of an error response.
 #[derive(Serialize, schemars::JsonSchema)]
+#[schemars(rename = "ErrorBody")]
 pub(crate) struct RefusalBody {
+    /// HTTP status of the response.
     statuscode: u16,
+    /// Reason and remedy.
     message: String,
     /// Problems of the request's document, each with its position.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -81,14 +81,16 @@ pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
     fields_schema::<ImageResponse>(schemas, &FIELDS)
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct ImageQuery {
     /// Include hidden images.
     #[serde(deserialize_with = "read_flag")]
     hidden: bool,
+    /// Include blacklisted images.
     #[serde(deserialize_with = "read_flag")]
     blacklisted: bool,
+    /// Include the ids of the machines that use each image.
     #[serde(rename = "show-usage", deserialize_with = "read_flag")]
     show_usage: bool,
 }

@@ -95,14 +95,23 @@ pub(crate) fn search_schema(_: &mut SchemaGenerators) -> Value {
         _ => json!({"type": ["string", "null"]}),
     };
     let properties: Map<String, Value> = SEARCHED.into_iter().map(|name| (name.to_owned(), kind(name))).collect();
-    let ignored = json!({"enum": [null, "", []]});
+    // Other criteria may have an empty value, which is ignored.
+    let empty_list = json!({"type": "array", "items": {}, "maxItems": 0});
+    let ignored = json!({"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 0}, empty_list]});
     json!({"type": "object", "properties": properties, "additionalProperties": ignored})
 }
 
 /// Returns the schema of an allocation request.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
+    let objects = |field: &str| {
+        let item = json!({"type": "object", "properties": {field: {"type": "string"}}});
+        json!({"type": ["array", "null"], "items": item})
+    };
     let kind = |name: &str| match name {
-        "ssh_pub_keys" | "dns_servers" | "ntp_servers" | NETWORKS => json!({"type": ["array", "null"]}),
+        "ssh_pub_keys" => json!({"type": ["array", "null"], "items": {"type": "string"}}),
+        "dns_servers" => objects("ip"),
+        "ntp_servers" => objects("address"),
+        NETWORKS => objects("networkid"),
         _ => json!({"type": ["string", "null"]}),
     };
     let names = REQUEST_FIELDS.iter().map(|(name, _)| *name).chain(CHOOSES).chain([NETWORKS]);
@@ -138,11 +147,8 @@ pub async fn show_machine(
     machine_response(&app, &id.to_lowercase(), &base).await.map(Json)
 }
 
-/// Names of the fields of [`OrderQuery`].
-pub(crate) const ORDER_QUERY: [&str; 1] = ["check_plan"];
-
 /// Query of a reinstall order.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OrderQuery {
     /// True if the server must make the plan of the reinstall, and refuse the order if the plan is refused. Clients of

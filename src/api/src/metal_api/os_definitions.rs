@@ -66,11 +66,12 @@ pub struct OsMachineResponse {
     pub installed_os_version: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct OsQuery {
     /// Include hidden definitions.
     hidden: bool,
+    /// Include blacklisted definitions.
     blacklisted: bool,
 }
 

@@ -48,20 +48,20 @@ pub struct VolumeResponse {
 }
 
 /// Query parameters of a request to remove a volume: the state of the volume in Kubernetes, as reported by the client.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub(crate) struct RemovalQuery {
     /// Phase of the volume's PersistentVolume, or `none` if it has no PersistentVolume.
     persistent_volume: BackingVolume,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum BackingVolume {
     Backed(PersistentVolumePhase),
     None(NoBacking),
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum NoBacking {
     None,
@@ -358,7 +358,7 @@ fn has_volume(machine: &MachineSpec, uid: &str) -> bool {
 
 /// Returns the schema of a request: one resource, or a list of resources.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
-    json!({"type": ["object", "array"]})
+    json!({"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]})
 }
 
 /// Returns the resources of a request. For several resources, `kubectl get -o json` prints one object with the field

@@ -315,8 +315,9 @@ fn has_volumes(machine: &MachineSpec) -> bool {
     volumes.and_then(Value::as_array).is_some_and(|all| !all.is_empty())
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, schemars::JsonSchema)]
 pub(crate) struct CancelQuery {
+    /// Id of the target machine, which confirms that this machine is switched off.
     #[serde(default)]
     off: Option<String>,
 }

@@ -23,9 +23,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::MachineRecords;
 
-/// Names of the parameters of [`MachineListQuery`].
-pub(crate) const QUERY: [&str; 5] = ["limit", "after", "phase", "image", "q"];
-
 /// Number of machines whose records are read at once.
 pub(super) const AT_ONCE: usize = 64;
 /// Maximum number of machines whose records are read without the cache. For so few machines, the cache would be slower,
@@ -33,7 +30,7 @@ pub(super) const AT_ONCE: usize = 64;
 const UNCACHED: usize = 4 * AT_ONCE;
 
 /// Page and filters of a list of machines. Without parameters, all machines are listed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 pub struct MachineListQuery {
     /// Maximum number of listed machines. If the response contains fewer machines, no further machines follow.
     pub limit: Option<usize>,

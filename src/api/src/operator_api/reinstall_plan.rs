@@ -24,22 +24,23 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use store::{InstallState, now};
 
-/// Names of the fields of [`ReinstallQuery`].
-pub(crate) const QUERY: [&str; 7] =
-    ["image", "without_marker", "change_promise", "give_up", "leave_locked", "replace_newer", "apply_allocation"];
-
 /// Query of `GET /v1/machine/{id}/preview`: the reinstall to plan. Without `image`, the current orders are planned.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReinstallQuery {
+    /// Id of the image. If absent, the current orders are planned, and the other parameters are ignored.
     image: Option<String>,
+    /// Plan a reinstall that proceeds without an install marker.
     without_marker: bool,
+    /// Plan a reinstall that uses the layout of the machine file, even if it contradicts the recorded wipe policies.
     change_promise: bool,
     /// Serial numbers, separated by commas.
     give_up: String,
     /// UUIDs of LUKS containers, separated by commas.
     leave_locked: String,
+    /// Plan a reinstall that replaces an installation which is newer than the order.
     replace_newer: bool,
+    /// Plan a reinstall that applies the allocation of the machine file.
     apply_allocation: bool,
 }
 

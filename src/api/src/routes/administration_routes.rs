@@ -2,9 +2,10 @@
 
 use super::description::{ApiRoute, RequiredToken, delete_route, get_route, post_route, put_route};
 use crate::access::Identity;
-use crate::audit_log::{self, AuditEntry};
+use crate::audit_log::{self, AuditEntry, AuditQuery};
 use crate::json_schemas::{list_schema, request_schema, response_schema};
 use crate::oidc_login::{self, ExchangedToken, IdTokenExchange, OidcLoginInfo};
+use crate::openapi::parameters::query_parameters;
 use crate::server_problems::{self, ServerProblem};
 use crate::user_management::{self, CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
 
@@ -45,7 +46,7 @@ pub(super) fn user_routes() -> Vec<ApiRoute> {
             .with_request(request_schema::<IdTokenExchange>)
             .with_created(response_schema::<ExchangedToken>),
         get_route("/v1/audit", audit_log::get_audit, "Entries of the audit log, the newest first")
-            .with_query(&["who", "machine", "action", "since", "before", "after", "limit"])
+            .with_parameters(query_parameters::<AuditQuery>)
             .with_response(list_schema::<AuditEntry>),
     ]
 }

@@ -3,12 +3,13 @@
 use super::description::{ApiRoute, delete_route, post_route, put_route};
 use crate::json_schemas::{request_schema, response_schema};
 use crate::machine_adoption::{self, AdoptionRequest, RemovedAdoption};
+use crate::openapi::parameters::query_parameters;
 use crate::operator_api::{self, MachineSummary};
 
 pub(super) fn adoption_routes() -> Vec<ApiRoute> {
     vec![
         post_route("/v1/machine/{id}/adopt", operator_api::adopt_machine, "Record a machine as installed")
-            .with_query(&["marker"])
+            .with_parameters(query_parameters::<operator_api::AdoptionQuery>)
             .with_response(response_schema::<MachineSummary>),
         put_route(
             "/v1/machine/{id}/adopt",
@@ -22,7 +23,7 @@ pub(super) fn adoption_routes() -> Vec<ApiRoute> {
             machine_adoption::remove_adopted_machine,
             "Remove the registration of an adopted machine; its disks are unchanged",
         )
-        .with_query(&["allocation"])
+        .with_parameters(query_parameters::<machine_adoption::AdoptionRemovalQuery>)
         .with_response(response_schema::<RemovedAdoption>),
     ]
 }

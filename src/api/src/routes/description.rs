@@ -2,6 +2,7 @@
 
 use crate::AppState;
 use crate::json_schemas::SchemaGenerators;
+use crate::openapi::parameters::ParameterFn;
 use axum::handler::Handler;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::Value;
@@ -23,11 +24,18 @@ pub struct OperationDoc {
     pub path: &'static str,
     pub summary: &'static str,
     pub token: RequiredToken,
-    pub query: &'static [&'static str],
+    /// Parameters in the query and in headers.
+    pub(crate) parameters: Option<ParameterFn>,
     pub asks: Option<SchemaFn>,
     pub answers: Vec<(u16, ResponseContent)>,
-    /// Name of the schema of the operation's error responses.
-    pub refused: &'static str,
+    pub error_format: ErrorFormat,
+}
+
+/// Format of error responses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ErrorFormat {
+    MetalApi,
+    Ironic,
 }
 
 /// Token that authorizes an operation.
@@ -49,8 +57,12 @@ pub enum ResponseContent {
 
 impl OperationDoc {
     pub(super) fn new(method: &'static str, path: &'static str, summary: &'static str) -> OperationDoc {
-        let (token, refused) = (RequiredToken::Operator, "Refused");
-        OperationDoc { method, path, summary, token, query: &[], asks: None, answers: Vec::new(), refused }
+        let (token, error_format) = (RequiredToken::Operator, ErrorFormat::MetalApi);
+        OperationDoc { method, path, summary, token, parameters: None, asks: None, answers: Vec::new(), error_format }
+    }
+
+    pub(super) fn with_parameters(self, parameters: ParameterFn) -> OperationDoc {
+        OperationDoc { parameters: Some(parameters), ..self }
     }
 
     pub(super) fn with_request(self, schema: SchemaFn) -> OperationDoc {
@@ -128,8 +140,8 @@ impl ApiRoute {
         self.map_last(|described| described.with_response(status, content))
     }
 
-    pub(super) fn with_query(self, query: &'static [&'static str]) -> ApiRoute {
-        self.map_last(|described| OperationDoc { query, ..described })
+    pub(super) fn with_parameters(self, parameters: ParameterFn) -> ApiRoute {
+        self.map_last(|described| described.with_parameters(parameters))
     }
 
     pub(super) fn with_token(self, token: RequiredToken) -> ApiRoute {

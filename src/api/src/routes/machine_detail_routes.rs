@@ -2,8 +2,9 @@
 
 use super::description::{ApiRoute, delete_route, get_route, post_route};
 use crate::json_schemas::{list_schema, request_schema, response_schema};
-use crate::machine_details::{self, ConsoleText, MachineDetails, StoredEvent};
+use crate::machine_details::{self, ConsoleText, LogQuery, MachineDetails, StoredEvent};
 use crate::metal_api::machine_lock::{self, LockRequest};
+use crate::openapi::parameters::query_parameters;
 use crate::operator_api::MachineSummary;
 use store::HistoryEntry;
 
@@ -25,7 +26,7 @@ pub(super) fn machine_detail_routes() -> Vec<ApiRoute> {
         )
         .with_response(list_schema::<HistoryEntry>),
         get_route("/v1/machine/{id}/log", machine_details::get_log, "Console log of a machine")
-            .with_query(&["after"])
+            .with_parameters(query_parameters::<LogQuery>)
             .with_response(response_schema::<ConsoleText>),
     ]
 }

@@ -4,13 +4,14 @@
 use super::ApiRoute;
 use super::description::{get_route, post_route};
 use crate::json_schemas::{list_schema, request_schema, response_schema};
-use crate::metal_api::os_definitions::{self, OsDefinitionResponse};
+use crate::metal_api::os_definitions::{self, OsDefinitionResponse, OsQuery};
 use crate::metal_api::os_parameters::{self, OsParameterChanges, StoredOsParameters};
+use crate::openapi::parameters::query_parameters;
 
 pub(super) fn os_routes() -> Vec<ApiRoute> {
     vec![
         get_route("/v1/os", os_definitions::list_definitions, "OS definitions")
-            .with_query(&["hidden", "blacklisted"])
+            .with_parameters(query_parameters::<OsQuery>)
             .with_response(list_schema::<OsDefinitionResponse>),
         get_route(
             "/v1/os/{name}",

@@ -3,6 +3,7 @@
 use super::description::{ApiRoute, ResponseContent, delete_route, get_route, post_route};
 use crate::json_schemas::list_schema;
 use crate::metal_api::volumes;
+use crate::openapi::parameters::query_parameters;
 
 pub(super) fn volume_routes() -> Vec<ApiRoute> {
     vec![
@@ -18,7 +19,7 @@ pub(super) fn volume_routes() -> Vec<ApiRoute> {
         .with_request(volumes::request_schema)
         .with_response(list_schema::<volumes::VolumeResponse>),
         delete_route("/v1/machine/{id}/volumes/{name}", volumes::remove_volume, "Remove a volume from a machine file")
-            .with_query(&["persistent_volume"])
+            .with_parameters(query_parameters::<volumes::RemovalQuery>)
             .with_response(list_schema::<volumes::VolumeResponse>),
     ]
 }

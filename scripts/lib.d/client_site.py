@@ -1,5 +1,5 @@
-"""Server and agent for scripts/metal.d/client.py: starts `drophammer serve` on the loopback interface in a directory that it creates, and takes
-machines through registration and installation with the agent's requests."""
+"""Server and agent for the tests of API clients (scripts/metal.d/client.py, scripts/clients.d): starts `drophammer serve` on the loopback interface
+in a directory that it creates, and takes machines through registration and installation with the agent's requests."""
 
 import copy
 import http.client
