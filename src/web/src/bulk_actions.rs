@@ -221,7 +221,8 @@ impl BulkAction {
         (id, shown): (&str, &str),
         limit: TimeLimit,
     ) -> Result<ReviewedMachine, UnchangedReason> {
-        let review = self.review(&change.app, base, &change.person, (id, Some(shown)));
+        // On the heap, because the futures of the plan are large.
+        let review = Box::pin(self.review(&change.app, base, &change.person, (id, Some(shown))));
         let reviewed = limit.run(review).await.ok_or(UnchangedReason::TimeLimit)??;
         if reviewed.digest != shown {
             let why = "the plan, the order, the machine file or the phase has changed since it was shown; review the machine again";
@@ -256,7 +257,7 @@ pub(crate) async fn post_review(base: BaseUrls, change: ChangeForm<FORM_BYTES>) 
         let limit = TimeLimit(Instant::now() + TIME_LIMIT);
         let (mut reviewed, mut refused, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         for id in ids {
-            match limit.run(action.review(app, &base, person, (id.as_str(), None))).await {
+            match limit.run(Box::pin(action.review(app, &base, person, (id.as_str(), None)))).await {
                 Some(Ok(machine)) => reviewed.push(machine),
                 Some(Err(error)) => refused.push(refuse_machine(app, person, id, error)),
                 None => unreached.push(id),
@@ -286,7 +287,7 @@ pub(crate) async fn post_confirm(base: BaseUrls, change: ChangeForm<FORM_BYTES>)
         let limit = TimeLimit(Instant::now() + TIME_LIMIT);
         let mut results = BulkResults::default();
         for (id, shown) in machines {
-            match action.carry_out(&change, &base, (id, shown), limit).await {
+            match Box::pin(action.carry_out(&change, &base, (id, shown), limit)).await {
                 Ok(()) => results.changed.push((id.to_owned(), app.directory().display_name(id).to_owned())),
                 Err(UnchangedReason::Refused(error)) => {
                     results.refused.push(refuse_machine(app, person, id.to_owned(), error));
