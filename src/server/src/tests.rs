@@ -143,6 +143,8 @@ struct Running {
     task: JoinHandle<Result<()>>,
     client_quotas: http_server::client_quotas::ClientQuotas,
     state: ServerState,
+    /// Snapshots of the operator's files.
+    directory: tokio::sync::watch::Receiver<Arc<site::snapshot::SiteSnapshot>>,
 }
 
 struct Answer {
@@ -275,10 +277,11 @@ impl Running {
         let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();
         let (client_quotas, state) = (server.app.client_quotas.clone(), server.app.state.clone());
+        let directory = server.app.directory.clone();
         let manager = ServiceManager::default();
         let task =
             tokio::spawn(async move { server.serve_connections(async move { drop(ended.await) }, &manager).await });
-        Running { dir, address, operators, tls, heard, end, task, client_quotas, state }
+        Running { dir, address, operators, tls, heard, end, task, client_quotas, state, directory }
     }
 
     /// Stops the server, and returns its directory.

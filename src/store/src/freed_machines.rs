@@ -36,7 +36,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn release_allocation(&self, machine: &str, allocation: &str) -> Result<ReleaseOutcome> {
         let (machine, allocation, time) = (machine.to_owned(), allocation.to_owned(), self.shared_timestamp());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let standing = read_install_state(transaction, &machine, &allocation)?;
             if is_installing(&standing) {
                 return Ok(ReleaseOutcome::Started);
@@ -70,7 +70,7 @@ impl ServerState {
     ) -> Result<Option<ReinstallOrder>> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let current = current.map(str::to_owned);
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let Some(order) = read_install_state(transaction, &machine, &allocation)?.order else { return Ok(None) };
             let is_superseded = match &current {
                 Some(current) => {
@@ -108,7 +108,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn free_machine(&self, machine: &str) -> Result<()> {
         let (machine, time) = (machine.to_owned(), self.shared_timestamp());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             out_of_band_runs::delete_run(transaction, &machine)?;
             record_freed(transaction, &machine, &time)
         })

@@ -4,6 +4,7 @@
 mod address_ranges;
 mod attempt_failures;
 mod audit_retention;
+mod change_notifications;
 mod clock_steps;
 mod database_files;
 mod documents;
