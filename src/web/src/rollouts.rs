@@ -111,7 +111,8 @@ pub(crate) async fn get_rollout(
         (draw_members(&rollout.members))
         (show_limits(&rollout))
         @if rows.len() < rollout.members.len() {
-            p.faint { "The table contains " (rows.len()) " of " (rollout.members.len()) " machines, beginning with those that have failed or are in progress. "
+            p.faint { "The table contains " (rows.len()) " of " (rollout.members.len())
+                " machines, beginning with those that have failed or are in progress. "
                 code { "drophammer rollout show " (rollout.id) } " lists all machines." }
         }
         div.scroll tabindex="0" { table.cards {

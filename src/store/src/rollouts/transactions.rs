@@ -75,8 +75,8 @@ impl ServerState {
             let machines: Vec<&str> = members.iter().map(|(machine, _)| machine.as_str()).collect();
             if let Some((machine, other)) = find_open_membership(transaction, &machines)? {
                 let why = format!(
-                    "machine {machine} is a member of rollout {other}, which has not ended: wait until it has ended, or \
-                     run `drophammer rollout cancel {other}`"
+                    "machine {machine} is a member of rollout {other}, which has not ended: wait until it has ended, \
+                     or run `drophammer rollout cancel {other}`"
                 );
                 return Ok(RolloutOutcome::Refused(why));
             }
