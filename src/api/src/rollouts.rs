@@ -17,6 +17,7 @@ use crate::AppState;
 use crate::access::{self, Identity};
 use crate::operator_api::OperatorAuth;
 use crate::operator_api::reinstalls::{ReinstallRequest, parse_request};
+use crate::page_query::PageSelection;
 use crate::request_body::read_operator_document;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -110,8 +111,15 @@ impl RolloutRequest {
 pub(crate) async fn list_rollouts(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
+    mut page: PageSelection,
 ) -> Result<Json<Vec<RolloutView>>, ApiError> {
-    list_views(&app).await.map(Json)
+    let mut views = list_views(&app).await?;
+    views.retain(|rollout| {
+        let texts = rollout.images.iter().map(String::as_str);
+        page.accepts(&rollout.id.to_string(), texts.chain([rollout.created_by.as_str(), rollout.state.as_str()]))
+    });
+    page.finish()?;
+    Ok(Json(views))
 }
 
 /// `POST /v1/rollouts`: creates a rollout.

@@ -26,6 +26,7 @@ mod layout_choice;
 mod layout_commands;
 mod layout_refusals;
 mod layouts;
+mod list_pages;
 mod locks_during_order_checks;
 mod lost_database;
 mod machine_adoption;

@@ -12,6 +12,7 @@ use crate::access::set_audited_object;
 use crate::base_url::BaseUrls;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
 use crate::operator_api::OperatorAuth;
+use crate::page_query::PageSelection;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -81,6 +82,9 @@ pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
     fields_schema::<ImageResponse>(schemas, &FIELDS)
 }
 
+/// Names of the parameters of a list of images: those of [`ImageQuery`], and of a page.
+pub(crate) const IMAGE_PARAMETERS: [&str; 6] = ["hidden", "blacklisted", "show-usage", "limit", "after", "q"];
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ImageQuery {
@@ -108,6 +112,7 @@ pub(crate) async fn list_images(
     base: BaseUrls,
     _: OperatorAuth,
     query: Result<Query<ImageQuery>, QueryRejection>,
+    mut page: PageSelection,
 ) -> ApiResult<Json<Vec<ImageResponse>>> {
     let Query(request_fields) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
     app.await_added_images().await;
@@ -117,6 +122,7 @@ pub(crate) async fn list_images(
     for (id, (_, image)) in &directory.images {
         if (states.is_hidden(id) && !request_fields.hidden)
             || (states.is_blacklisted(id) && !request_fields.blacklisted)
+            || !page.accepts(id, [image.name.as_str(), &image.description])
         {
             continue;
         }
@@ -126,6 +132,7 @@ pub(crate) async fn list_images(
         }
         all.push(shown);
     }
+    page.finish()?;
     Ok(Json(all))
 }
 

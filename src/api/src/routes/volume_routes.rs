@@ -3,10 +3,12 @@
 use super::description::{ApiRoute, ResponseContent, delete_route, get_route, post_route};
 use crate::json_schemas::list_schema;
 use crate::metal_api::volumes;
+use crate::page_query::PAGE_PARAMETERS;
 
 pub(super) fn volume_routes() -> Vec<ApiRoute> {
     vec![
         get_route("/v1/volumes", volumes::list_volumes, "Kubernetes volumes of all machines, with their states")
+            .with_query(&PAGE_PARAMETERS)
             .with_response(list_schema::<volumes::VolumeResponse>),
         get_route("/v1/volumes/manifests", volumes::get_manifests, "PersistentVolumes of available volumes, as YAML")
             .with_status(200, ResponseContent::Text),
