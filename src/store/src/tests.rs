@@ -15,6 +15,7 @@ mod lossy_proxy;
 mod oidc_users;
 mod order_model;
 mod postgres;
+mod postgres_failover;
 mod postgres_faults;
 mod postgres_limits;
 mod postgres_restore;
