@@ -14,6 +14,7 @@ mod dhcp_config_examples;
 mod disconnected_clients;
 mod dns_rebinding;
 mod documents;
+mod engine;
 mod failure_reasons;
 mod forged_success;
 mod freed_machines;
@@ -250,7 +251,8 @@ fn silent() -> HostEnvironment {
 }
 
 async fn bind(dir: &TempDir, heard: &CapturedLog) -> Result<ControlServer> {
-    ControlServer::bind_server(&options(dir.path()), ServerLog::json_into(heard.clone()), &silent(), 10_000).await
+    let options = engine::with_engine(&options(dir.path()));
+    ControlServer::bind_server(&options, ServerLog::json_into(heard.clone()), &silent(), 10_000).await
 }
 
 impl Running {
@@ -269,8 +271,8 @@ impl Running {
         environment: &HostEnvironment,
         at_once: usize,
     ) -> Running {
-        let heard = CapturedLog::default();
-        let server = ControlServer::bind_server(options, ServerLog::json_into(heard.clone()), environment, at_once)
+        let (heard, options) = (CapturedLog::default(), engine::with_engine(options));
+        let server = ControlServer::bind_server(&options, ServerLog::json_into(heard.clone()), environment, at_once)
             .await
             .unwrap();
         let at = |front: &http_server::connections::RoutedListener| front.listener.local_addr().unwrap();

@@ -247,6 +247,15 @@ impl PrivatePostgres {
         self.dir.join(".s.PGSQL.5432")
     }
 
+    /// Returns the contents of a database, as pg_dump prints them.
+    ///
+    /// # Panics
+    /// Panics if the database cannot be read.
+    pub fn dump(&self, database: &str) -> String {
+        let mut dump = as_user(nix::unistd::geteuid().is_root(), "pg_dump");
+        run(dump.args(["-U", USER, "-d", database, "-h"]).arg(&self.dir).current_dir("/tmp"))
+    }
+
     /// Runs statements with psql, and returns its output without headers.
     ///
     /// # Panics
