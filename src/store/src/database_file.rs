@@ -109,11 +109,16 @@ impl DatabaseFile {
     /// transaction, which does not block the server.
     ///
     /// # Errors
-    /// Returns an error if the database does not exist, is not that of a server, or was written by an earlier version.
+    /// Returns an error if the database does not exist, is not that of a server, was moved to PostgreSQL, or was written
+    /// by an earlier version.
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
-            let message = format!("{file} does not exist: no server has run in that directory", file = path.display());
+            let message = format!(
+                "{file} does not exist: no server has run in that directory, or its records are in PostgreSQL; start the \
+                 server, and use its page Plan if its records are in PostgreSQL",
+                file = path.display()
+            );
             return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));
         }
         // The file is opened for writing, because even a reader must write the shared-memory file of the write-ahead
@@ -122,6 +127,7 @@ impl DatabaseFile {
         let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
         refuse_newer_schema(&connection, path)?;
+        refuse_moved_database(&connection, path)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let is_current = schema::is_current_schema(&connection).context(Phase::Serve, what)?;
         let Some(identity) = own.filter(|_| is_current) else {

@@ -174,6 +174,8 @@ fn moved_database_no_longer_starts_and_overwrites_none() {
     let refused = database_file::DatabaseFile::open(&path, tokio::sync::watch::channel(None).0).err().unwrap();
     assert!(refused.to_string().contains("was moved to PostgreSQL database"), "{refused}");
     assert_eq!(refused.code(), ErrorCode::DatabaseMoved);
+    let unread = ServerState::open_to_read(&path).err().unwrap();
+    assert_eq!(unread.code(), ErrorCode::DatabaseMoved, "outdated records are not read: {unread}");
     let state = open_at(&address, &dir);
     assert!(install_state(&state, "m").succeeded);
     let again = store_transfer::move_to_postgres(dir.path(), &address).unwrap_err().to_string();
