@@ -16,6 +16,7 @@ mod log_collection;
 mod lookup;
 mod machine_actions;
 mod rescue;
+mod root_disk;
 mod routes;
 mod server;
 mod skipped_disks;

@@ -14,6 +14,7 @@ use linux::probe::{self, ProbeDepth, lldp_receiver as ears};
 use model::allocation::Allocation;
 use model::inventory::Inventory;
 use model::inventory::lldp::{self, LeafSearch, NicNeighbors};
+use model::layout::root_device_hints;
 use model::pool_machine_disks::{self, ConnectedDisk, KnownDisk};
 use operations::FailureState as Left;
 use plan::{Plan, PlanSubject, PoolAllocation};
@@ -79,7 +80,7 @@ impl InstallAgent {
             }
         };
         let is_free = allocation.is_none();
-        let has_disks = inventory.disks.iter().any(|disk| !disk.removable);
+        let has_disks = !inventory.disks.iter().all(root_device_hints::is_portable);
         if plan.is_some() || !has_disks {
             self.erased = Some(inventory.disks.iter().map(ConnectedDisk::from).collect());
         }

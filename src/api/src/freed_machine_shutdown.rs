@@ -9,16 +9,25 @@ use bmc::PowerAction;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::client_address::ClientAddress;
+use site::operator_files;
 use site::snapshot::SiteSnapshot;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
-use store::{ReinstallOrder, ReleaseOutcome};
+use std::time::{Duration, Instant};
+use store::{FileStamp, ReinstallOrder, ReleaseOutcome};
 
 /// Pause after a failed cancellation of removed orders.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Time for which a machine file must be unchanged before the order of a removed allocation is canceled. A program may
+/// write the file in several steps, and the first part of a machine file can be a valid file without an allocation.
+const SETTLING_TIME: Duration = Duration::from_secs(2);
+
+/// Files that no longer contain an allocation with an order, by machine and allocation.
+type RemovedAllocations = BTreeMap<(String, String), UnsettledFile>;
+
 /// Cancels the reinstall order of an allocation that is about to be removed from the machine file, and ends the boots
-/// of the allocation.
+/// of the allocation. Returns the canceled order.
 ///
 /// # Errors
 /// Returns an error if an installation of the allocation has passed its point of no return, or the database fails.
@@ -27,17 +36,38 @@ pub(crate) async fn release_allocation(
     peer: ClientAddress,
     id: &str,
     allocation: &str,
-) -> Result<(), ApiRefusal> {
+) -> Result<Option<ReinstallOrder>, ApiRefusal> {
     match app.state.release_allocation(id, allocation).await? {
         ReleaseOutcome::Released(order) => {
-            order.into_iter().for_each(|order| log_cancellation(app, id, &order, &format!("{peer} frees the machine")));
-            Ok(())
+            order.iter().for_each(|order| log_cancellation(app, id, order, &format!("{peer} frees the machine")));
+            Ok(order)
         }
         ReleaseOutcome::Started => Err(ApiRefusal::conflict(format!(
             "an installation of machine {id} has passed its point of no return: wait until it has ended"
         ))
         .with_error_code(ErrorCode::OrderTooLate)),
     }
+}
+
+/// Restores the order that [`release_allocation`] has canceled, because the machine file could not be changed. Returns
+/// the refusal of the change, with the effects that the request has nevertheless had.
+pub(crate) async fn restore_order(
+    app: &AppState,
+    id: &str,
+    allocation: &str,
+    released: Option<ReinstallOrder>,
+    refusal: ApiRefusal,
+) -> ApiRefusal {
+    let refusal = refusal.with_consequence("the machine was not freed, but an agent that was running must boot again");
+    let Some(order) = released else { return refusal };
+    let what = format!("reinstall order {} with image {}", order.id, order.image);
+    let consequence = match app.state.restore_released_order(id, allocation, order).await {
+        Ok(true) => format!("{what} was canceled, and is in force again"),
+        Ok(false) => format!("{what} was canceled, and another order or a migration has replaced it"),
+        Err(error) => format!("{what} was canceled, and cannot be restored: {error}; order the reinstall again"),
+    };
+    app.watch.log_note(format!("{}: {consequence}", app.directory().display_name(id)));
+    refusal.with_consequence(&consequence)
 }
 
 fn log_cancellation(app: &AppState, id: &str, order: &ReinstallOrder, reason: &str) {
@@ -51,9 +81,10 @@ fn log_cancellation(app: &AppState, id: &str, order: &ReinstallOrder, reason: &s
 pub async fn cancel_removed_orders(app: Arc<AppState>) {
     let mut directory = app.directory.clone();
     let mut before: Option<Arc<SiteSnapshot>> = None;
+    let mut removed = RemovedAllocations::new();
     loop {
         let now = directory.borrow_and_update().clone();
-        match cancel_orders_since(&app, before.as_deref(), &now).await {
+        match cancel_orders_since(&app, before.as_deref(), &now, &mut removed).await {
             Ok(()) => before = Some(now),
             Err(error) => {
                 let why = format!("orders of removed allocations cannot be canceled: {error}; the server tries again");
@@ -62,45 +93,102 @@ pub async fn cancel_removed_orders(app: Arc<AppState>) {
                 continue;
             }
         }
-        if directory.changed().await.is_err() {
+        let has_ended = match removed.is_empty() {
+            true => directory.changed().await.is_err(),
+            false => matches!(tokio::time::timeout(SETTLING_TIME, directory.changed()).await, Ok(Err(_))),
+        };
+        if has_ended {
             return;
         }
     }
 }
 
 /// Cancels orders whose allocation is not in the machine file, but was in the file in the snapshot `before`. A missing
-/// or invalid file does not cancel an order. Without `before`, all orders are compared, unless other servers share the
-/// database: their files may be newer than those of this server.
+/// or invalid file does not cancel an order, nor does a file that may still be being written. Without `before`, all
+/// orders are compared, unless other servers share the database: their files may be newer than those of this server.
 async fn cancel_orders_since(
     app: &AppState,
     before: Option<&SiteSnapshot>,
     now: &SiteSnapshot,
+    removed: &mut RemovedAllocations,
 ) -> common::error::Result<()> {
-    if before.is_none() && app.state.is_shared() {
-        return Ok(());
-    }
-    let allocation_of = |snapshot: &SiteSnapshot, id: &str| {
-        let machine = snapshot.find_machine(id)?;
-        Some(machine.allocation.as_ref().map(|allocation| allocation.id.to_string()))
+    let is_compared = before.is_some() || !app.state.is_shared();
+    let was_in = |id: &str, allocation: &str| {
+        let contains = |current: Option<String>| current.as_deref() == Some(allocation);
+        before.is_none_or(|before| find_allocation(before, id).is_some_and(contains))
     };
-    let is_removed = |id: &str, allocation: &str| {
-        let current = allocation_of(now, id)?;
-        let is_in = |current: &Option<String>| current.as_deref() == Some(allocation);
-        let was_in = before.is_none_or(|before| allocation_of(before, id).is_some_and(|before| is_in(&before)));
-        (!is_in(&current) && was_in).then_some(current)
-    };
-    for (id, allocation) in app.state.list_ordered_allocations().await? {
-        let Some(current) = is_removed(&id, &allocation) else { continue };
-        if app.state.find_live_migration(&id).await?.is_some() {
+    let ordered: BTreeSet<(String, String)> = app.state.list_ordered_allocations().await?.into_iter().collect();
+    removed.retain(|key, _| ordered.contains(key));
+    for key in ordered {
+        let (id, allocation) = &key;
+        let current = match find_allocation(now, id) {
+            Some(current) if current.as_ref() != Some(allocation) => current,
+            _ => {
+                removed.remove(&key);
+                continue;
+            }
+        };
+        let is_known = removed.contains_key(&key) || (is_compared && was_in(id, allocation));
+        if !is_known || app.state.find_live_migration(id).await?.is_some() {
+            removed.remove(&key);
             continue;
         }
-        if let Some(order) = app.state.cancel_removed_orders(&id, &allocation, current.as_deref()).await? {
+        let found = stamp_without_allocation(app, now, id, allocation).await;
+        let looked = Instant::now();
+        let file = removed.entry(key.clone()).or_insert_with(|| UnsettledFile { stamp: found.clone(), since: looked });
+        // A document in the database is always complete.
+        let settling_time = if app.documents.stored().is_some() { Duration::ZERO } else { SETTLING_TIME };
+        if !file.has_settled(found, looked, settling_time) {
+            continue;
+        }
+        if let Some(order) = app.state.cancel_removed_orders(id, allocation, current.as_deref()).await? {
             let reason = format!("allocation {allocation} was removed from the machine file");
-            log_cancellation(app, &id, &order, &reason);
+            log_cancellation(app, id, &order, &reason);
             app.request_reload();
         }
+        removed.remove(&key);
     }
     Ok(())
+}
+
+/// Returns the allocation in the machine file: `None` if there is no usable file, and `Some(None)` if the file contains
+/// no allocation.
+fn find_allocation(snapshot: &SiteSnapshot, id: &str) -> Option<Option<String>> {
+    let machine = snapshot.find_machine(id)?;
+    Some(machine.allocation.as_ref().map(|allocation| allocation.id.to_string()))
+}
+
+/// Reads the machine file again. Returns its stamp if the file is valid and does not contain the allocation.
+async fn stamp_without_allocation(app: &AppState, now: &SiteSnapshot, id: &str, allocation: &str) -> Option<FileStamp> {
+    let (documents, path) = (app.documents.clone(), now.machine_files.get(id)?.clone());
+    let allocation = allocation.to_owned();
+    let read = move || {
+        let stamp = documents.stamp(&path).ok()?;
+        let machine = operator_files::parse_machine(&documents.read(&path).ok()?).ok()?;
+        let contains = machine.allocation.is_some_and(|found| found.id.to_string() == allocation);
+        (!contains).then_some(stamp)
+    };
+    tokio::task::spawn_blocking(read).await.ok().flatten()
+}
+
+/// Machine file that no longer contains an allocation with an order.
+#[derive(Debug)]
+struct UnsettledFile {
+    /// Stamp of the file when it was last read; `None` if the file contained the allocation, or could not be used.
+    stamp: Option<FileStamp>,
+    /// Time since which the file has this stamp.
+    since: Instant,
+}
+
+impl UnsettledFile {
+    /// Records that the file had this stamp at the time `now`. Returns whether the file has been unchanged for the
+    /// settling time.
+    fn has_settled(&mut self, stamp: Option<FileStamp>, now: Instant, settling_time: Duration) -> bool {
+        if self.stamp != stamp {
+            *self = UnsettledFile { stamp, since: now };
+        }
+        self.stamp.is_some() && now.duration_since(self.since) >= settling_time
+    }
 }
 
 /// Revokes the tokens of all boots that the machine has requested so far. Powers the machine off if the previous
@@ -124,4 +212,24 @@ pub(crate) async fn end_previous_system(app: &AppState, id: &str) -> Result<(), 
         )),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_settles_only_while_it_is_unchanged() {
+        let stamp = |size: i64| Some(FileStamp { size, ..FileStamp::default() });
+        let (began, two) = (Instant::now(), Duration::from_secs(2));
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        let mut file = UnsettledFile { stamp: stamp(1), since: began };
+        assert!(file.has_settled(stamp(1), began, Duration::ZERO), "documents in the database are complete");
+        assert!(!file.has_settled(stamp(1), at(1), two));
+        assert!(!file.has_settled(stamp(2), at(3), two), "another part was written");
+        assert!(!file.has_settled(stamp(2), at(4), two));
+        assert!(!file.has_settled(None, at(5), two) && !file.has_settled(None, at(9), two), "the allocation is back");
+        assert!(!file.has_settled(stamp(2), at(10), two));
+        assert!(file.has_settled(stamp(2), at(12), two));
+    }
 }

@@ -54,18 +54,17 @@ pub async fn boot_script(
 ) -> Result<String, ApiError> {
     let asking = identify_requester(&app, peer, &method, query).await?;
     if let Some(why) = asking.withheld {
-        // A machine in a migration must not boot from its disks, because the system on them may already run on another
-        // machine.
         if app.state.is_barred_from_disks(&asking.id, asking.files).await? {
             app.log_rate_limited(format!(
-                "{why}. The machine takes part in a migration, so it waits instead of booting from its disk"
+                "{why}. The system is incomplete or migrated: the machine waits instead of booting from its disk"
             ));
             return Ok(ipxe::hold_script(&base.files, &asking.id));
         }
         app.log_rate_limited(why);
         return Ok(ipxe::local_disk_script(&asking.id));
     }
-    let BootDecision { next, active, requested } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
+    let decision = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
+    let BootDecision { next, excludes_disk, active, requested } = decision;
     let token = asking.issue_token(&app, requested, active.is_some())?;
     let initrd = ramdisk_file(&app, &asking.id, asking.architecture).await;
     log_active_boot(&app, &asking, active, peer).await?;
@@ -82,7 +81,7 @@ pub async fn boot_script(
         Some(stop) => {
             log_missing_ramdisk(&app, &asking, peer);
             let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, stop) };
-            ipxe::ramdisk_script(&ramdisk, next.excludes_disk())
+            ipxe::ramdisk_script(&ramdisk, excludes_disk)
         }
         None => ipxe::local_disk_script(&asking.id),
     })
@@ -123,7 +122,8 @@ pub(crate) async fn boot_json(
         app.log_rate_limited(why.clone());
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
-    let BootDecision { next, active, requested } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
+    let BootDecision { next, active, requested, .. } =
+        app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
     let token = asking.issue_token(&app, requested, active.is_some())?;
     log_active_boot(&app, &asking, active, peer).await?;
     log_unproven(&app, &asking, &next, peer);

@@ -22,7 +22,7 @@ use efi_variable_record::FirmwareRecord;
 use event_filter::EventFilter;
 use linux::{efi, ipmi};
 use loki::LokiUpload;
-use model::allocation::AssignedMachine;
+use model::allocation::{Allocation, AssignedMachine};
 use model::install_report::{EventName, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::pool_machine_disks::KnownDisk;
@@ -44,6 +44,10 @@ const FINAL_LOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// unknown.
 const UNKNOWN_PASSWORD_TEXT: &str =
     "the console password is unknown, because the machine was installed before this boot";
+
+/// Refusal of the point of no return if the control plane now assigns another image or another layout.
+const CHANGED_ALLOCATION_TEXT: &str = "the image or the layout of the allocation was changed after this boot had \
+    received it. Nothing was written; reboot the machine over PXE, so that it receives the current allocation";
 
 /// Client of one version of metal-stack's API, for one machine. Each call has a timeout, and calls that must succeed
 /// are retried. Unless noted otherwise, a method fails like the method of [`ControlPlane`] with the same name.
@@ -136,7 +140,7 @@ impl MetalControlPlane {
             }
             pixie_config::ApiCredentials::V1(_) => Box::new(v1::MetalApiV1::new(pixie, machine, &config)?),
         };
-        let mut control = MetalControlPlane::with_api(api, machine, &partition, record);
+        let mut control = MetalControlPlane::with_api(api, machine, &partition, record)?;
         control.ipmi = Some(ipmi.to_owned());
         control.loki = LokiUpload::from_config(&config, machine).map(|mut loki| {
             loki.redact_secret(&control.password);
@@ -145,23 +149,27 @@ impl MetalControlPlane {
         Ok(control)
     }
 
+    /// Creates the control plane from the client of one version of the API, without a BMC and without a log upload.
+    ///
+    /// # Errors
+    /// Fails if no random console password can be generated.
     pub fn with_api(
         api: Box<dyn MetalApi>,
         machine: &str,
         partition: &str,
         record: FirmwareRecord,
-    ) -> MetalControlPlane {
-        MetalControlPlane {
+    ) -> Result<MetalControlPlane> {
+        Ok(MetalControlPlane {
             api,
             machine: machine.to_owned(),
             partition: partition.to_owned(),
-            password: generate_password(),
+            password: generate_password()?,
             has_started: AtomicBool::default(),
             event_filter: Mutex::default(),
             record,
             ipmi: None,
             loki: None,
-        }
+        })
     }
 }
 
@@ -193,8 +201,31 @@ impl MetalControlPlane {
     }
 }
 
-fn generate_password() -> String {
-    (0..PASSWORD).map(|_| char::from(PASSWORD_CHARACTERS[fastrand::usize(..PASSWORD_CHARACTERS.len())])).collect()
+/// Returns whether both allocations install the same image, with the same layout and the same preserved disks.
+fn is_same_installation(received: &Allocation, current: &Allocation) -> bool {
+    received.image == current.image
+        && received.filesystemlayout == current.filesystemlayout
+        && received.keeps == current.keeps
+}
+
+/// Generates a console password from random bytes of the kernel.
+fn generate_password() -> Result<String> {
+    let mut password = String::new();
+    while password.len() < PASSWORD {
+        let mut random = [0; PASSWORD];
+        getrandom::fill(&mut random).context(Phase::Control, || "get random bytes for the console password")?;
+        let missing = PASSWORD - password.len();
+        password.extend(random.into_iter().filter_map(password_character).take(missing));
+    }
+    Ok(password)
+}
+
+/// Returns the character that a random byte selects; `None` for bytes that would make some characters more likely than
+/// others.
+fn password_character(random: u8) -> Option<char> {
+    let (random, count) = (usize::from(random), PASSWORD_CHARACTERS.len());
+    let multiples = 256 / count * count;
+    (random < multiples).then(|| char::from(PASSWORD_CHARACTERS[random % count]))
 }
 
 impl ControlPlane for MetalControlPlane {
@@ -275,5 +306,29 @@ impl MachinePool for MetalControlPlane {
 
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()> {
         self.record.write_disks(disks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A generator with a known state would also reveal the passwords of later boots.
+    #[test]
+    fn console_password_does_not_depend_on_the_state_of_fastrand() {
+        let [one, other] = [(); 2].map(|()| {
+            fastrand::seed(7);
+            generate_password().unwrap()
+        });
+        assert_ne!(one, other);
+        assert!(one.len() == PASSWORD && one.bytes().all(|byte| PASSWORD_CHARACTERS.contains(&byte)), "{one}");
+    }
+
+    #[test]
+    fn all_characters_of_a_password_are_equally_likely() {
+        let selected: Vec<char> = (0..=u8::MAX).filter_map(password_character).collect();
+        let count = |wanted: &u8| selected.iter().filter(|found| **found == char::from(*wanted)).count();
+        let times = 256 / PASSWORD_CHARACTERS.len();
+        assert!(PASSWORD_CHARACTERS.iter().all(|character| count(character) == times), "{selected:?}");
     }
 }

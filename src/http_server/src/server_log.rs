@@ -3,6 +3,7 @@
 //!
 //! A separate thread writes the log, so that a paused terminal or a full pipe never delays a machine.
 
+mod line_queue;
 mod output_formats;
 mod progress_bars;
 
@@ -16,6 +17,7 @@ use common::format::os_error_messages::without_os_error_numbers;
 use common::format::replace_hidden;
 use control::agent_api_types::InstallReport;
 use indicatif::{MultiProgress, ProgressDrawTarget};
+use line_queue::LineSender;
 use model::install_report::ProgressEvent;
 use output_formats::{JsonOutput, LogOutput, PlainOutput, TerminalOutput};
 use progress_bars::MachineBars;
@@ -23,13 +25,10 @@ use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use time::UtcOffset;
-
-/// Maximum number of pending messages. If the reader of the output is too slow, further messages are dropped.
-const BACKLOG: usize = 4096;
 
 #[derive(Debug)]
 enum LogMessage {
@@ -100,7 +99,7 @@ impl MachineNames {
 /// Sender of log messages to the writing thread. Cheap to clone.
 #[derive(Clone)]
 pub struct ServerLog {
-    lines: SyncSender<LogLine>,
+    lines: LineSender,
     names: MachineNames,
     /// Sender of live updates for the web page.
     pub live: LiveMachineStates,
@@ -156,13 +155,13 @@ impl ServerLog {
     }
 
     fn with_output(mut show: impl LogOutput + 'static) -> std::io::Result<(ServerLog, LogWriter)> {
-        let (lines, heard) = mpsc::sync_channel(BACKLOG);
+        let (lines, mut received) = line_queue::open_queue();
         let (finished, done) = mpsc::channel();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
-            for one in heard {
+            while let Some(line) = received.next_line() {
                 // Errors are ignored, because the server must continue even if the output is closed or the line cannot
                 // be drawn.
-                let _ = catch_unwind(AssertUnwindSafe(|| show.show(one)));
+                let _ = catch_unwind(AssertUnwindSafe(|| show.show(line)));
             }
             show.end();
             let _ = finished.send(());
@@ -174,7 +173,7 @@ impl ServerLog {
     }
 
     fn send_message(&self, message: LogMessage) {
-        let _ = self.lines.try_send(LogLine { request: request_context::current_id(), message });
+        self.lines.send_line(LogLine { request: request_context::current_id(), message });
     }
 
     /// Logs the URL at which the server listens. This is the first line of the log.
@@ -386,7 +385,7 @@ mod tests {
         }
         let (release, stuck) = mpsc::channel();
         let (watch, writer) = ServerLog::with_output(Stuck(stuck)).unwrap();
-        for _ in 0..BACKLOG * 2 {
+        for _ in 0..line_queue::MESSAGE_BACKLOG * 2 {
             watch.log_event(who("n"), event());
         }
         drop(release);

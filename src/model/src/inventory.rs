@@ -26,7 +26,7 @@ pub use firmware_variables::{
 pub use hardware::{Cpu, FirmwareType, Nic, SystemInfo};
 pub use inspection_failures::{InspectionFailure, InspectionTarget, UnassignedDevices};
 pub use marker_limits::MARKER_BYTES;
-pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
+pub use spanning_component::{BTRFS_SEED, ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
 pub use uninspected_objects::{OpaqueKind, OpaqueObject};
 pub use unique_disk_identifiers::{ComparableDiskIndex, UniqueIdentifiers};
 pub use volume_group::{

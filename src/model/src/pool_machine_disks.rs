@@ -5,6 +5,7 @@
 
 use crate::device_name::KernelName;
 use crate::inventory::{Inventory, InventoryDisk};
+use crate::layout::root_device_hints::is_portable;
 use common::format;
 use serde::{Deserialize, Serialize};
 
@@ -67,10 +68,10 @@ pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDi
     missing.cloned().collect()
 }
 
-/// Returns the disks to record for later boots: all connected disks except removable ones, and the known
-/// disks that are absent (at most `MAXIMUM_WRITTEN_OFF` written-off ones).
+/// Returns the disks to record for later boots: all connected disks except those that are removable or attached by USB,
+/// and the known disks that are absent (at most `MAXIMUM_WRITTEN_OFF` written-off ones).
 pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
-    let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
+    let present = disks.iter().filter(|disk| !is_portable(disk)).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
     // Disks that are not written off come first, because `find_missing` matches a replacement with the first absent
     // disk of the same size.
@@ -182,7 +183,8 @@ mod tests {
         assert_eq!(disks_to_record(&[], &lost).len(), MAXIMUM_WRITTEN_OFF);
         assert_eq!(disks_to_record(&[disk("sda", &"x".repeat(4096), 1)], &[])[0].serial, "");
         let stick = InventoryDisk { removable: true, ..disk("sdz", "Z", 1) };
-        assert_eq!(disks_to_record(&[stick], &[]), []);
+        let usb = InventoryDisk { transport: "usb".into(), ..disk("sdy", "Y", 1) };
+        assert_eq!(disks_to_record(&[stick, usb], &[]), []);
     }
 
     #[test]

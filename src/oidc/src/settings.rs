@@ -9,7 +9,7 @@ use model::secret_text::SecretText;
 use reqwest::Url;
 use serde::Deserialize;
 use site::operator_files::yaml_node::{deserialize_node, format_at, parse_document};
-use site::yaml_folder::is_world_readable;
+use site::readable_secrets::is_world_readable;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -9,10 +9,11 @@ use common::error_code::ErrorCode;
 use model::deploy_steps::{EraseMode, StepList};
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
-use model::layout::{self, Layout};
+use model::layout::{self, Layout, root_device_hints};
 use uuid::Uuid;
 
-/// Makes the plan. Neither removable disks, which do not belong to the machine, nor disks in `skipped` are erased.
+/// Makes the plan. Disks in `skipped` are not erased. Disks that are removable or attached by USB need not belong to
+/// the machine; they are erased only if they are in `owned`.
 ///
 /// # Errors
 /// Returns all reasons why a disk cannot be written, or why the holders of a disk cannot be released. Nothing was
@@ -21,9 +22,11 @@ pub fn plan_erasure(
     inventory: &Inventory,
     erase: EraseMode,
     skipped: &[KernelName],
+    owned: &[KernelName],
     subject: PlanSubject,
 ) -> Result<Plan, Box<PlanRefusal>> {
-    let disks = || inventory.disks.iter().filter(|disk| !disk.removable && !skipped.contains(&disk.name));
+    let belongs = |disk: &InventoryDisk| !root_device_hints::is_portable(disk) || owned.contains(&disk.name);
+    let disks = || inventory.disks.iter().filter(|disk| belongs(disk) && !skipped.contains(&disk.name));
     let layout = Layout {
         id: "every disk is erased".to_owned(),
         disks: disks().map(list_whole_disk).collect(),
@@ -123,7 +126,7 @@ mod tests {
         for name in ["raid-lvm", "five-sata", "nvme-sata", "installed-default", "twin-groups"] {
             for how in [EraseMode::None, EraseMode::Secure] {
                 let inventory = machine(name);
-                let plan = plan_erasure(&inventory, how, &[], PlanSubject::default())
+                let plan = plan_erasure(&inventory, how, &[], &[], PlanSubject::default())
                     .unwrap_or_else(|why| panic!("{name}: {why}"));
                 let wiped: Vec<&str> = plan
                     .stages
@@ -150,32 +153,41 @@ mod tests {
     fn erase_plan_leaves_skipped_disks_untouched() {
         let inventory = machine("five-sata");
         let skipped = [inventory.disks[0].name.clone(), inventory.disks[3].name.clone()];
-        let plan = plan_erasure(&inventory, EraseMode::Secure, &skipped, PlanSubject::default()).unwrap();
+        let plan = plan_erasure(&inventory, EraseMode::Secure, &skipped, &[], PlanSubject::default()).unwrap();
         let wiped = plan.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe);
         assert!(wiped.clone().count() == 3 && wiped.clone().all(|disk| !skipped.contains(&disk.name)));
         let all: Vec<KernelName> = inventory.disks.iter().map(|disk| disk.name.clone()).collect();
         // If all disks are skipped, the plan only locks them.
-        let plan = plan_erasure(&inventory, EraseMode::None, &all, PlanSubject::default()).unwrap();
+        let plan = plan_erasure(&inventory, EraseMode::None, &all, &[], PlanSubject::default()).unwrap();
         assert!(plan.stages.iter().all(|stage| stage.name == StageName::StorageLock), "{plan}");
         let inventory = machine("raid-lvm");
         let one = [inventory.disks[0].name.clone()];
-        let refusal = plan_erasure(&inventory, EraseMode::None, &one, PlanSubject::default()).unwrap_err().to_string();
+        let refusal =
+            plan_erasure(&inventory, EraseMode::None, &one, &[], PlanSubject::default()).unwrap_err().to_string();
         assert!(refusal.contains("; skip either all disks of"), "{refusal}");
     }
 
     #[test]
-    fn refuses_read_only_disks_and_ignores_removable_disks() {
+    fn refuses_read_only_disks_and_ignores_portable_disks() {
+        let plan = |inventory: &Inventory, owned: &[KernelName]| {
+            plan_erasure(inventory, EraseMode::None, &[], owned, PlanSubject::default())
+        };
         let mut inventory = machine("five-sata");
         inventory.disks[0].removable = true;
-        let plan = plan_erasure(&inventory, EraseMode::None, &[], PlanSubject::default()).unwrap();
-        assert_eq!(plan.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe).count(), 4);
+        inventory.disks[2].transport = "usb".to_owned();
+        let wiped = |owned: &[KernelName]| {
+            let disks = plan(&inventory, owned).unwrap().disks.into_iter();
+            disks.filter(|disk| disk.verdict == DiskVerdict::Wipe).map(|disk| disk.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(wiped(&[]), ["sdb", "sdd", "sde"]);
+        assert_eq!(wiped(&["sdc".into()]), ["sdb", "sdc", "sdd", "sde"]);
         inventory.disks[1].read_only = true;
-        let refusal = plan_erasure(&inventory, EraseMode::None, &[], PlanSubject::default()).unwrap_err().to_string();
+        let refusal = plan(&inventory, &[]).unwrap_err().to_string();
         assert!(
             refusal.contains(inventory.disks[1].device.as_str()) && refusal.contains("Nothing was written"),
             "{refusal}"
         );
-        let refusal = plan_erasure(&Inventory::default(), EraseMode::None, &[], PlanSubject::default()).unwrap_err();
+        let refusal = plan(&Inventory::default(), &[]).unwrap_err();
         assert!(refusal.to_string().contains("no erasable disk was found"), "{refusal}");
     }
 }

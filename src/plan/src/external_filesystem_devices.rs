@@ -7,7 +7,7 @@
 //! | has a mount option for a log, journal, realtime or additional device, and this device is on an unlisted disk | refused, unless the filesystem is mounted with `ro`: mounting writes to that device |
 //! | has such an option, and the device is not found | refused: the device may be on a disk that is wiped |
 //! | has another member on an unlisted disk | refused, unless the filesystem is mounted with `ro` |
-//! | requires a log or realtime device that was not found, and has no option that specifies it, while a disk that is wiped contains unrecognized data | refused, unless the operator discards that data |
+//! | requires a log or realtime device that was not found, and has no option that specifies it, while a disk that is wiped contains unrecognized data | refused, unless the operator discards that data. This also applies to filesystems on unlisted disks |
 
 use super::filesystems::describe_wish;
 use super::planned_devices::PlannedDevice;
@@ -139,8 +139,8 @@ impl<'a> PlannerState<'a> {
         all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().collect()
     }
 
-    /// Refuses to wipe unrecognized data while the log or realtime device of a preserved xfs is missing. Such a device
-    /// does not have a signature, so the unrecognized data may be its content.
+    /// Refuses to wipe unrecognized data while the log or realtime device of an xfs on a preserved or unlisted disk is
+    /// missing. Such a device does not have a signature, so the unrecognized data may be its content.
     pub(crate) fn refuse_unrecognized_companions(&mut self) {
         let started = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || started {
@@ -157,20 +157,20 @@ impl<'a> PlannerState<'a> {
         let nameless = self.unrecognized_devices();
         // Only a few of the filesystems with a missing device are reported, because the remedy is the same for all of
         // them.
-        for (part, option) in missed.into_iter().take(MAXIMUM_LISTED_OPTIONS) {
+        for missing in missed.into_iter().take(MAXIMUM_LISTED_OPTIONS) {
             for disk in inventory.disks.iter().filter(|disk| self.verdict(&disk.name).loses_data()).collect::<Vec<_>>()
             {
                 if let Some(devices) = nameless.get(&disk.name) {
-                    self.decide_unrecognized(part, option, disk, &join_few(devices, ", "));
+                    self.decide_unrecognized(&missing, disk, &join_few(devices, ", "));
                 }
             }
         }
     }
 
-    fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
-        let SpanningComponent { device, kind, whole, .. } = part;
+    fn decide_unrecognized(&mut self, missing: &MissingCompanion, disk: &InventoryDisk, nameless: &str) {
+        let MissingCompanion { part: SpanningComponent { device, kind, whole, .. }, option, fate, is_listed } = missing;
         let said = format!(
-            "{kind} on {device} must be preserved, but one of its devices is missing ({whole}). The {} on {nameless} may be \
+            "{kind} on {device} {fate}, but one of its devices is missing ({whole}). The {} on {nameless} may be \
                 the content of the missing device, but {} will be wiped",
             content_descriptions::UNRECOGNIZED_DATA,
             disk.device
@@ -182,35 +182,40 @@ impl<'a> PlannerState<'a> {
             "" => format!("erase {nameless} by hand if you do not need its data"),
             serial => format!("discard the disk with --give-up {serial}"),
         };
+        let first = match is_listed {
+            true => "specify the missing device in the layout",
+            false => "add the filesystem to the layout, with its missing device",
+        };
         self.refuse(
             ErrorCode::CompanionDevice,
             "disks",
-            format!("{said}: specify the missing device in the layout (mount option {option}), or {remedy}"),
+            format!("{said}: {first} (mount option {option}), or {remedy}"),
         );
     }
 
-    /// If the component is a preserved xfs whose log or realtime device was neither found nor specified by a mount
-    /// option, returns the component and that option.
+    /// Returns the component if it is an xfs on a preserved or unlisted disk whose log or realtime device was neither
+    /// found nor specified by a mount option.
     fn find_missing_companion(
         &self,
         part: &'a SpanningComponent,
         served: &BTreeSet<(&str, &str)>,
-    ) -> Option<(&'a SpanningComponent, &'static str)> {
+    ) -> Option<MissingCompanion<'a>> {
         let option = match part.whole.as_str() {
             XFS_LOG => "logdev=",
             XFS_REALTIME => "rtdev=",
             _ => return None,
         };
-        let is_preserved = self.verdicts_on(&part.device).contains(&DiskVerdict::Keep);
+        let fate = self.describe_fate(std::iter::once(&part.device))?;
         let is_on_it = |filesystem: &&FilesystemSpec| {
             self.devices.find_paths(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
         };
-        let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
+        let filesystems: Vec<&FilesystemSpec> = self.layout.filesystems.iter().filter(is_on_it).collect();
         // A device that a mount option specifies is not checked here, because `refuse_companions` checks it.
-        let is_named = filesystems
-            .any(|filesystem| filesystem.mount_options().any(|mount_option| mount_option.starts_with(option)));
-        let is_missed = part.role == ComponentRole::NeedsAnother && is_preserved && !is_named;
-        (is_missed && !served.contains(&whole_key(part))).then_some((part, option))
+        let mut options = filesystems.iter().flat_map(|filesystem| filesystem.mount_options());
+        let is_named = options.any(|mount_option| mount_option.starts_with(option));
+        let is_listed = !filesystems.is_empty();
+        let is_missed = part.role == ComponentRole::NeedsAnother && !is_named;
+        (is_missed && !served.contains(&whole_key(part))).then_some(MissingCompanion { part, option, fate, is_listed })
     }
 
     /// Returns the devices that contain unrecognized data, grouped by disk.
@@ -230,6 +235,17 @@ impl<'a> PlannerState<'a> {
         }
         nameless
     }
+}
+
+/// An xfs whose log or realtime device was not found.
+struct MissingCompanion<'a> {
+    part: &'a SpanningComponent,
+    /// Mount option that specifies the missing device.
+    option: &'static str,
+    /// Reason why the filesystem is not wiped, for messages.
+    fate: &'static str,
+    /// True if the layout lists the filesystem.
+    is_listed: bool,
 }
 
 /// Returns the key that all components of one filesystem have in common.

@@ -25,6 +25,7 @@ impl<'a> PlannerState<'a> {
             InstallMode::Install => self.check_first_install(),
             InstallMode::Reinstall => self.check_reinstall(),
         }
+        self.require_zeros_of_wiped();
     }
 
     /// Checks a first installation: the allocation must never have been installed, and the disks must not belong to

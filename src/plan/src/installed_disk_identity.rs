@@ -113,7 +113,10 @@ impl PlannerState<'_> {
         for (index, listed) in layout.disks.iter().enumerate() {
             let Some(found) = self.found.get(&index).copied() else { continue };
             let record = known.record_of(&listed.device);
-            if record.is_some_and(|record| known.is_attempt_disk(record, found)) {
+            if let Some(record) = record.filter(|record| known.is_attempt_disk(record, found)) {
+                if !known.is_recorded_disk(record, found) {
+                    self.warn_unproven_start(listed, found);
+                }
                 continue;
             }
             let then = match record {
@@ -127,6 +130,17 @@ impl PlannerState<'_> {
                 recorded_disk_match::describe_disk_fully(found)
             );
             self.refuse(ErrorCode::DisksChanged, format!("disks[{index}].device"), message);
+        }
+    }
+
+    /// Warns that only slot, model and size of a disk show that the first installation was started on it.
+    fn warn_unproven_start(&mut self, listed: &layout::DiskSpec, found: &inventory::InventoryDisk) {
+        if !found.blank {
+            self.warn(format!(
+                "{matched_disk}: no identifier proves that this installation was started on this disk, but slot, model and size are the same. It contains {contents}, and will be wiped",
+                matched_disk = describe_match(listed, found),
+                contents = content_descriptions::describe_contents(found)
+            ));
         }
     }
 

@@ -2,9 +2,10 @@
 //! its start to the control plane, and writes only after it has received the response. Therefore an announced attempt
 //! need not have written anything.
 
-use super::InstallClaim;
 use super::recorded_disk::table_guid;
-use model::install_marker::InstallMarker;
+use super::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest};
+use model::install_marker::attempt_proof::disks_with_new_tables;
+use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{self, Inventory};
 use model::layout::graph::LayoutGraph;
 use model::layout::preserved_objects::PreservedObjects;
@@ -38,13 +39,37 @@ pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallC
     })
 }
 
+/// Removes a started attempt from the request if the old system may have run since the attempt was announced. Devices
+/// that the attempt found empty may then contain data of the old system.
+///
+/// | found | the attempt counts as |
+/// |---|---|
+/// | on the disks of `/`, a marker of this installation that is older than the order; no partition table of the attempt | not started |
+/// | any other state | started |
+///
+/// The attempt erases the old system, with its marker, before it creates anything. A new mirror may show the data of
+/// the old mirror, including its marker, although an attempt on partly kept disks has started to write. If that
+/// attempt then counts as not started, the plan can only be refused, or read more devices.
+pub(crate) fn drop_announced_attempt(layout: &Layout, inventory: &Inventory, request: &mut PlanRequest) {
+    let is_reinstall = request.mode == InstallMode::Reinstall;
+    let started = |claim: &&mut InstallClaim| is_reinstall && claim.waiver == Some(MarkerWaiver::Begun);
+    let Some(claim) = request.claim.as_mut().filter(started) else { return };
+    let is_written = |new: &RecordedDisk| inventory.disks.iter().any(|disk| table_guid(disk) == new.guid);
+    let has_new_table = disks_with_new_tables(&claim.begun_on).any(is_written);
+    if !has_new_table && find_own_marker(&LayoutMatch::new(layout, inventory), inventory, claim).is_some() {
+        claim.waiver = None;
+        claim.attempt = None;
+        claim.begun_on.clear();
+    }
+}
+
 fn find_own_marker<'a>(
     meant: &LayoutMatch,
     inventory: &'a Inventory,
     claim: &InstallClaim,
 ) -> Option<&'a InstallMarker> {
     let root = meant.root_disks();
-    let stack = DeviceStack::new(inventory);
+    let stack = DeviceStack::bounded(inventory);
     let mut marked =
         inventory.filesystems.iter().filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
     let ours = marked.find(|(device, marker)| {

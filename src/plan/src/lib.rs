@@ -115,7 +115,7 @@ use uuid::Uuid;
 pub fn make_plan(
     layout: &Layout,
     inventory: &Inventory,
-    request: PlanRequest,
+    mut request: PlanRequest,
     ids: &mut dyn FnMut() -> Uuid,
 ) -> Result<Plan, Box<PlanRefusal>> {
     let meant = request.source().adapt_layout(layout, inventory);
@@ -123,6 +123,7 @@ pub fn make_plan(
     if let Some(marked) = existing_system_boot::find_installation(layout, inventory, &request) {
         return existing_system_boot::plan_boot(layout, inventory, request, &marked);
     }
+    intact_installation::drop_announced_attempt(layout, inventory, &mut request);
     let mut decided = decide_with_retry(layout, inventory, &request, ids);
     // Disks of another machine are already protected, and the remedy for them is different.
     if !decided.problems.iter().any(|problem| problem.code == Some(ErrorCode::ForeignDisks)) {

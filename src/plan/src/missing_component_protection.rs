@@ -8,7 +8,8 @@ use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};
 use common::error_code::ErrorCode;
 use common::format::join_few;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{ComponentRole, InventoryDisk, MemberRole, SpanningComponent};
+use model::inventory::{BTRFS_SEED, ComponentRole, InventoryDisk, MemberRole, SpanningComponent};
+use model::layout::FilesystemFormat;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<'a> PlannerState<'a> {
@@ -19,6 +20,7 @@ impl<'a> PlannerState<'a> {
     /// | only complete objects | anything | allowed |
     /// | an object that lacks a component, or an uninspected object, which may lack one | an uninspected object, which may be the component | refused |
     /// | an object that lacks a component, or an uninspected object | an uninspected object, but the operator discards the disk | allowed, with a warning |
+    /// | a btrfs that lacks a device | a seed device of btrfs, which may be that device | refused, unless the operator discards the disk |
     ///
     /// After an attempt was started, nothing is refused, because unfinished objects of that attempt belong to this
     /// installation.
@@ -27,6 +29,7 @@ impl<'a> PlannerState<'a> {
         if self.request.mode == InstallMode::Install || started {
             return;
         }
+        self.refuse_seeds();
         let opaque = self.opaque_of_one_fate();
         let missing = [self.describe_incomplete(), self.describe_possibly_incomplete(&opaque)].concat();
         if missing.is_empty() {
@@ -38,24 +41,60 @@ impl<'a> PlannerState<'a> {
                 "{device} will be wiped, although the content of {objects} could not be inspected and may include a component that is missing elsewhere: {missing}",
                 missing = join_few(&missing, "; ")
             );
-            if self.is_discarded(&disk.name) {
-                self.warn(format!("{said}. The content of {device} will be discarded, as requested by the operator"));
+            self.decide_possible_component(disk, &said);
+        }
+    }
+
+    /// Refuses to wipe a seed device of btrfs while a btrfs that is not wiped lacks a device. A filesystem that was
+    /// created on top of a seed has another UUID than the seed, so its superblock does not show whether it needs this
+    /// seed.
+    fn refuse_seeds(&mut self) {
+        let is_btrfs = |part: &SpanningComponent| part.kind == FilesystemFormat::Btrfs.name();
+        let incomplete = self.incomplete_components().into_iter().filter(|(part, _)| is_btrfs(part));
+        let missing: Vec<String> = incomplete.map(|(_, text)| text).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let inventory = self.inventory;
+        for seed in inventory.parts.iter().filter(|part| part.whole == BTRFS_SEED) {
+            if !self.verdicts_on(&seed.device).iter().any(|verdict| verdict.loses_data()) {
                 continue;
             }
-            let road = match self.discard_name(disk) {
-                Some(name) => format!("discard the disk with --give-up {name}"),
-                None => {
-                    format!(
-                        "erase {device} by hand (wipefs -a), because this device lacks an identifier that --give-up \
-                        accepts"
-                    )
-                }
-            };
-            self.refuse(ErrorCode::IncompleteObject,
-                "disks",
-                format!("{said}. If the missing component is on another disk, connect that disk; if the content of {device} is not needed, {road}"),
-            );
+            let below = self.disks_below(&seed.device);
+            let is_wiped = |disk: &&InventoryDisk| below.contains(&disk.name) && self.verdict(&disk.name).loses_data();
+            for disk in inventory.disks.iter().filter(is_wiped).collect::<Vec<_>>() {
+                let said = format!(
+                    "{device} will be wiped, although {seed} is a seed device of btrfs, and may be the device that is missing elsewhere: {missing}",
+                    device = disk.device,
+                    seed = seed.device,
+                    missing = join_few(&missing, "; ")
+                );
+                self.decide_possible_component(disk, &said);
+            }
         }
+    }
+
+    /// Refuses to wipe a disk that may contain a missing component, unless the operator discards the disk.
+    fn decide_possible_component(&mut self, disk: &InventoryDisk, said: &str) {
+        let device = &disk.device;
+        if self.is_discarded(&disk.name) {
+            return self
+                .warn(format!("{said}. The content of {device} will be discarded, as requested by the operator"));
+        }
+        let road = match self.discard_name(disk) {
+            Some(name) => format!("discard the disk with --give-up {name}"),
+            None => {
+                format!(
+                    "erase {device} by hand (wipefs -a), because this device lacks an identifier that --give-up \
+                        accepts"
+                )
+            }
+        };
+        self.refuse(
+            ErrorCode::IncompleteObject,
+            "disks",
+            format!("{said}. If the missing component is on another disk, connect that disk; if the content of {device} is not needed, {road}"),
+        );
     }
 
     /// Returns the opaque objects that may contain a missing component. Omits objects that span wiped and unwiped
@@ -111,7 +150,7 @@ impl<'a> PlannerState<'a> {
 
     /// Returns a message that the object on these devices must be preserved, or is on a disk that the layout does not
     /// list; `None` if neither is the case.
-    fn describe_fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
+    pub(crate) fn describe_fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
         let verdicts: BTreeSet<DiskVerdict> = devices.flat_map(|device| self.verdicts_on(device)).collect();
         self.describe_fate_of(&verdicts)
     }
@@ -137,6 +176,13 @@ impl<'a> PlannerState<'a> {
             let is_short = group.physical.iter().any(|physical| physical.device.is_none());
             is_short.then(|| format!("{group} {fate} and lacks physical volumes", group = lvm::describe_group(group)))
         });
+        let parts = self.incomplete_components().into_iter().map(|(_, text)| text);
+        arrays.chain(groups).chain(parts).collect()
+    }
+
+    /// Returns the components of filesystems and pools that lack another component, each with a description. Objects
+    /// that are only on wiped disks are omitted.
+    fn incomplete_components(&self) -> Vec<(&'a SpanningComponent, String)> {
         let mut wholes: BTreeMap<(&str, &str), ComponentGroup> = BTreeMap::new();
         for part in &self.inventory.parts {
             let whole = wholes.entry((&part.whole, &part.id)).or_default();
@@ -149,9 +195,11 @@ impl<'a> PlannerState<'a> {
         let parts = self.inventory.parts.iter().filter_map(|part| {
             let fate = self.describe_fate(std::iter::once(&part.device))?;
             let missed = describe_missing(part, wholes.get(&(part.whole.as_str(), part.id.as_str()))?)?;
-            Some(format!("{component} on {device} {fate}, and {missed}", component = part.kind, device = part.device))
+            let text =
+                format!("{component} on {device} {fate}, and {missed}", component = part.kind, device = part.device);
+            Some((part, text))
         });
-        arrays.chain(groups).chain(parts).collect()
+        parts.collect()
     }
 
     /// Describes the objects that could not be inspected and are on disks that are not wiped. An array, group or

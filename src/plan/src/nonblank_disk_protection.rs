@@ -2,30 +2,35 @@
 //! erased.
 
 use super::installed_disk_identity::DiskRecords;
-use super::{DiskPlan, MarkerWaiver, PlanRequest};
+use super::{DiskPlan, PlanRequest};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::install_marker::RecordedDisk;
 use model::inventory::{Inventory, InventoryDisk};
 use std::collections::BTreeSet;
 
-/// Returns a problem for each disk that would be wiped and is not blank, unless a marker of this machine records the
-/// disk: the record proves that the disk belongs to the machine. The marker proves nothing about other disks.
+/// Returns a problem for each disk that would be wiped and is neither blank nor proven to belong to the machine.
 ///
-/// If an attempt was started, that attempt has passed this check, and [`super::installation_identity`] checks its
-/// disks.
+/// | the disk that would be wiped | result |
+/// |---|---|
+/// | is blank | permitted: [`super::zero_proofs`] decides whether the disk is read completely |
+/// | is proven to be a disk in a marker of this machine | permitted: the disk belongs to the machine |
+/// | is proven to be a disk on which an attempt was started | permitted: that attempt has passed this check |
+/// | is any other disk, even one that looks like the disk of an attempt and is in the same slot | refused |
 pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();
-    let has_begun = claim.is_some_and(|claim| claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty());
-    if has_begun {
-        return Vec::new();
-    }
     let markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let own = markers.filter(|marker| claim.is_some_and(|claim| claim.is_of_this_machine(marker)));
-    let own: Vec<(&[RecordedDisk], DiskRecords)> = own
-        .map(|marker| (marker.disks.as_slice(), DiskRecords::new(inventory, &marker.disks, &[], BTreeSet::new())))
-        .collect();
+    let own = own.map(|marker| {
+        let disks = marker.disks.as_slice();
+        (disks, DiskRecords::new(inventory, disks, &[], BTreeSet::new()))
+    });
+    let started = claim.map(|claim| {
+        let disks = claim.begun_on.as_slice();
+        (disks, DiskRecords::new(inventory, &[], disks, BTreeSet::new()))
+    });
+    let own: Vec<(&[RecordedDisk], DiskRecords)> = own.chain(started).collect();
     let is_recorded = |disk: &InventoryDisk| {
         own.iter().any(|(records, known)| records.iter().any(|record| known.is_recorded_disk(record, disk)))
     };

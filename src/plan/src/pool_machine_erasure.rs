@@ -9,6 +9,7 @@
 //! | allocated, for a reinstall | any content | nothing is erased by this plan: the plan of the reinstall decides |
 //! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
 //! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed the allocation, or the disk with the marker is missing |
+//! | allocated or not | anything, and a disk that is attached by USB is not blank | refused: the disk may not belong to the machine, so it is neither erased nor left to the next owner |
 //! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
 //! | allocated, for an installation | any other content, and a recorded disk is absent | refused: the absent disk may contain the marker |
 //! | allocated, for an installation | any other content | every disk is erased, and then the installation proceeds |
@@ -19,7 +20,8 @@ use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::deploy_steps::EraseMode;
 use model::install_marker::InstallMarker;
-use model::inventory::Inventory;
+use model::inventory::{Inventory, InventoryDisk};
+use model::layout::root_device_hints;
 use model::pool_machine_disks::KnownDisk;
 use operations::{AnnouncePointOfNoReturn, Operation, SessionOp};
 
@@ -37,7 +39,7 @@ pub enum PoolAllocation<'a> {
 }
 
 /// Returns the plan that erases every disk and verifies the erasure. Returns `None` if nothing needs to be erased.
-/// Removable disks are not erased.
+/// Disks that are removable or attached by USB are not erased.
 ///
 /// `missing` contains the disks that earlier boots have recorded and that are now absent.
 ///
@@ -54,13 +56,13 @@ pub fn plan_emptying(
     {
         return Ok(None);
     }
-    let unseen = refuse_unseen(owner, missing);
-    if unseen.is_empty() && inventory.disks.iter().all(|disk| disk.removable) {
+    let unerased: Vec<Diagnostic> = refuse_unseen(owner, missing).into_iter().chain(refuse_usb(inventory)).collect();
+    if unerased.is_empty() && inventory.disks.iter().all(root_device_hints::is_portable) {
         return Ok(None);
     }
     let against: Vec<Diagnostic> =
-        refuse_foreign(inventory, &subject.machine).chain(refuse_installed(owner)).chain(unseen).collect();
-    match erase_plan::plan_erasure(inventory, EraseMode::Secure, &[], subject) {
+        refuse_foreign(inventory, &subject.machine).chain(refuse_installed(owner)).chain(unerased).collect();
+    match erase_plan::plan_erasure(inventory, EraseMode::Secure, &[], &[], subject) {
         Ok(mut plan) if against.is_empty() => {
             plan.warnings.extend(missing.iter().map(|disk| {
                 format!("{disk} was present during an earlier boot but is absent now, so this plan does not erase it")
@@ -138,11 +140,25 @@ fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic
     missing.collect()
 }
 
+/// Returns a problem for each disk that is attached by USB, is not removable, and may contain data of the previous
+/// owner.
+fn refuse_usb(inventory: &Inventory) -> impl Iterator<Item = Diagnostic> {
+    let is_left = |disk: &&InventoryDisk| root_device_hints::is_portable(disk) && !disk.removable && !disk.blank;
+    inventory.disks.iter().filter(is_left).map(|disk| {
+        let device = &disk.device;
+        let message = format!(
+            "is attached by USB, so it may not belong to the machine and is not erased, but it is not blank, and the next owner could read its \
+             data. Disconnect the disk, or overwrite it in the rescue shell: dd if=/dev/zero of={device} bs=1M"
+        );
+        Diagnostic::new(device.to_string(), message).with_code(ErrorCode::PoolErasure)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::DiskVerdict;
-    use model::inventory::{FilesystemContents, InventoryDisk};
+    use model::inventory::FilesystemContents;
     use operations::{DeviceOp, StageName};
     use proptest::prelude::*;
 
@@ -320,6 +336,24 @@ mod tests {
             let inventory = Inventory { disks, ..Inventory::default() };
             assert_eq!(plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap(), None);
         }
+    }
+
+    /// A disk that is attached by USB may be a backup of the operator, so it is not erased.
+    #[test]
+    fn usb_disk_with_data_is_refused_by_name() {
+        let mut inventory = machine("five-sata");
+        inventory.disks[1].transport = "usb".to_owned();
+        for owner in [PoolAllocation::Unallocated, INSTALL] {
+            let refusal = plan_emptying(&inventory, owner, &[], subject()).unwrap_err().to_string();
+            assert!(refusal.contains("/dev/sdb: is attached by USB"), "{refusal}");
+        }
+        assert_eq!(plan_emptying(&inventory, REINSTALL, &[], subject()).unwrap(), None);
+        let only = Inventory { disks: vec![inventory.disks[1].clone()], ..inventory.clone() };
+        plan_emptying(&only, PoolAllocation::Unallocated, &[], subject()).unwrap_err();
+        // A blank disk has no data.
+        inventory.disks[1].blank = true;
+        let plan = plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
+        assert_eq!(erased(&plan), ["/dev/sda", "/dev/sdc", "/dev/sdd", "/dev/sde"]);
     }
 
     proptest! {

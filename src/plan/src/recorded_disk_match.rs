@@ -147,6 +147,12 @@ pub(crate) fn has_recorded_hardware(record: &RecordedDisk, disk: &InventoryDisk,
     compare_hardware(record, disk, shared) == Some(true)
 }
 
+/// Returns whether the serial number or WWN proves that the disk is not the recorded one. A different size, sector size
+/// or model proves nothing, as for [`has_recorded_hardware`].
+pub(crate) fn has_other_hardware(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
+    compare_hardware(record, disk, shared) == Some(false)
+}
+
 /// Compares serial number and WWN. Returns false if one of them differs, true if one of them is the same and unique,
 /// and `None` if neither is the case.
 fn compare_hardware(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> Option<bool> {

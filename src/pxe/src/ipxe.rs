@@ -138,12 +138,12 @@ pub fn local_disk_script(machine: &str) -> String {
     )
 }
 
-/// Returns a script that waits and repeats the request, until the operator has corrected the machine file or the
-/// migration has ended. The script never returns to the firmware, even after an error, because the firmware would boot
-/// the disk.
+/// Returns a script that waits and repeats the request, until the operator has corrected the machine file, or the
+/// migration or the installation has ended. The script never returns to the firmware, even after an error, because the
+/// firmware would boot the disk.
 pub fn hold_script(url: &str, machine: &str) -> String {
     format!(
-        "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\
+        "#!ipxe\n:again\necho drophammer: {machine} waits: it must not boot its disks, and its file does not list the NIC ${{netX/mac}}\n\
          sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}&arch=${{buildarch}} || goto again\n"
     )
 }

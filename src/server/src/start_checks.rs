@@ -9,8 +9,7 @@ use model::architecture::{Architecture, RECOGNIZED_BYTES};
 use oidc::settings::OidcSettings;
 use pxe::ipxe;
 use pxe::pxe_options::PxeOptions;
-use site::boot_value_validation;
-use site::yaml_folder;
+use site::{boot_value_validation, readable_secrets, yaml_folder};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -22,12 +21,12 @@ pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
 /// checked again.
 pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = missing_boot_files(&boot_directory(options)).into_iter();
-    let secrets = ["machines", "images"].map(|name| yaml_folder::find_readable_secrets(&options.dir.join(name)));
-    let registries = Some(options.dir.join("registries.json")).filter(|path| yaml_folder::is_world_readable(path));
+    let secrets = readable_secrets::find_readable_secrets(&options.dir).into_iter();
+    let registries = Some(options.dir.join("registries.json")).filter(|path| readable_secrets::is_world_readable(path));
     // Errors in `oidc.yaml` are ignored here, because invalid settings are reported when the server reads them.
     let oidc = OidcSettings::read_file(&options.dir).ok().flatten().map(|settings| settings.readable_secrets);
     let what = "contains secrets and is readable by all users of this host";
-    let secrets = secrets.into_iter().flatten().chain(registries).chain(oidc.unwrap_or_default());
+    let secrets = secrets.chain(registries).chain(oidc.unwrap_or_default());
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 

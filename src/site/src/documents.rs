@@ -8,6 +8,7 @@ mod document_paths;
 
 pub use document_paths::{DOCUMENT_BYTES, check_document_path};
 
+use crate::ganeti_os_definitions::FolderStamp;
 use crate::yaml_folder::is_yaml;
 use common::error::Result;
 use model::ganeti_os_definition::{DefinitionFile, DefinitionFiles};
@@ -186,11 +187,7 @@ impl SiteDocuments {
     pub fn stamp(&self, path: &Path) -> io::Result<FileStamp> {
         let Some(found) = self.find(path) else { return image_digest_cache::file_stamp(path) };
         let found = found?;
-        Ok(FileStamp {
-            path: path.display().to_string(),
-            size: i64::try_from(found.content.text.len()).unwrap_or(i64::MAX),
-            mtime: format!("revision {}", found.revision),
-        })
+        Ok(FileStamp::from_revision(path.display().to_string(), found.content.text.len(), found.revision))
     }
 
     /// Reads the text of a document.
@@ -212,18 +209,18 @@ impl SiteDocuments {
         Some(below.filter_map(|(path, _)| first(path)).collect())
     }
 
-    /// Returns the files of an OS definition in the database, and the path and revision of each file; `None` if the
-    /// documents are files of the directory.
-    pub(crate) fn stored_definition(&self, folder: &Path) -> Option<(DefinitionFiles, Vec<(String, i64)>)> {
+    /// Returns the files of an OS definition in the database, and the stamp of the definition; `None` if the documents
+    /// are files of the directory.
+    pub(crate) fn stored_definition(&self, folder: &Path) -> Option<(DefinitionFiles, FolderStamp)> {
         let stored = self.stored()?;
-        let (mut files, mut revisions) = (DefinitionFiles::new(), Vec::new());
+        let (mut files, mut stamp) = (DefinitionFiles::new(), FolderStamp::new());
         for (path, one) in stored.below(self.relative(folder)) {
             let DocumentContent { text, executable } = one.content.clone();
             let path = path.to_string_lossy().into_owned();
-            revisions.push((path.clone(), one.revision));
+            stamp.push((FileStamp::from_revision(path.clone(), text.len(), one.revision), 0));
             files.insert(path, DefinitionFile { executable, text });
         }
-        Some((files, revisions))
+        Some((files, stamp))
     }
 }
 

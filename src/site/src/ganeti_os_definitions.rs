@@ -7,6 +7,7 @@ mod site_parameters;
 mod verify_results;
 
 pub use catalog::DefinitionCatalog;
+pub(crate) use definition_files::FolderStamp;
 pub use verify_results::{VerifyCache, VerifyResult, verify_now};
 
 use crate::documents::SiteDocuments;
@@ -14,7 +15,6 @@ use crate::ganeti_os_definition_state::DefinitionState;
 use crate::operator_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change, parse_site_parameters};
 use crate::operator_files::{AllocationSpec, format_at};
 use crate::yaml_folder::{YamlFolder, format_problem};
-use definition_files::FolderStamp;
 use linux::verify_program::VerifyVerdict;
 use model::ganeti_os_definition::OsDefinition;
 use site_parameters::SiteParameters;
@@ -104,7 +104,7 @@ impl OsDefinitions {
             let folder = self.path.join(&name);
             let stored = self.documents.stored_definition(&folder);
             let stamp = match &stored {
-                Some((_, revisions)) => Ok(revisions.iter().map(|(path, at)| (path.clone(), 0, *at, 0, 0)).collect()),
+                Some((_, stamp)) => Ok(stamp.clone()),
                 None => definition_files::stamp_folder(&folder).map_err(|error| error.to_string()),
             };
             if self.stamps.get(&name) == Some(&stamp) {

@@ -27,6 +27,7 @@ pub mod machine_refresh;
 pub mod migrated_allocations;
 pub mod operator_files;
 pub mod plan_approvals;
+pub mod readable_secrets;
 mod registry_credentials;
 pub mod requested_steps;
 pub mod site_objects;

@@ -11,7 +11,7 @@ use store::FileStamp;
 pub(crate) struct WatchedFile<T> {
     path: PathBuf,
     read: fn(&str) -> Result<T, String>,
-    /// Stamp (size and modification time) of the file at the last scan.
+    /// Stamp of the file at the last scan.
     stamp: Option<FileStamp>,
     newest: Result<(), String>,
     /// Last valid content; the default value if the file does not exist.

@@ -7,7 +7,6 @@ use common::format::os_error_messages::without_os_error_numbers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use store::FileStamp;
 use time::OffsetDateTime;
@@ -218,26 +217,6 @@ pub fn has_machine_files(dir: &Path) -> bool {
     }
 }
 
-/// Fields that contain secrets.
-pub const SECRET_FIELDS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
-
-/// Returns whether a file's contents include a field for secrets.
-pub(crate) fn has_secrets(text: &str) -> bool {
-    text.lines().any(|line| SECRET_FIELDS.iter().any(|name| line.trim_start().starts_with(name)))
-}
-
-/// Returns the files in a folder that contain secrets and are world-readable.
-pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
-    let documents = SiteDocuments::of_directory(folder);
-    let files = list_yaml_files(folder).unwrap_or_default().into_iter().filter(|path| is_world_readable(path));
-    files.filter(|path| matches!(read_text(&documents, path), Ok(Ok(text)) if has_secrets(&text))).collect()
-}
-
-/// Returns whether the file is world-readable. Does not read the content of the file.
-pub fn is_world_readable(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
-}
-
 /// Formats a problem of a file. Each line begins with the path of the file.
 pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     let consequence = if has_good { " (its last good version stays in force)" } else { "" };
@@ -311,24 +290,6 @@ mod tests {
     }
 
     #[test]
-    fn world_readable_secrets_are_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str, mode: u32| {
-            let path = dir.path().join(name);
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            path
-        };
-        let open = write("a.yaml", "id: a\nallocation:\n  user_data: x\n", 0o644);
-        write("b.yaml", "id: b\nallocation:\n  user_data: x\n", 0o640);
-        write("c.yaml", "id: c\n# no user_data: here\n", 0o644);
-        let password = write("d.yaml", "id: d\nallocation:\n  console_password: x\n", 0o604);
-        let registry = write("e.yaml", "id: e\npull_secret: {username: u, password: p}\n", 0o644);
-        assert_eq!(find_readable_secrets(dir.path()), [open, password, registry]);
-        assert!(find_readable_secrets(&dir.path().join("none")).is_empty());
-    }
-
-    #[test]
     fn optional_folder_may_be_missing_until_it_existed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deploy-templates");
@@ -341,6 +302,22 @@ mod tests {
         fs::remove_dir_all(&path).unwrap();
         let (values, problems) = all(&mut folder);
         assert!(values == ["a"] && problems.len() == 1, "{problems:?}");
+    }
+
+    /// The other file has the same size and modification time, as in a Nix store or after `cp -p`.
+    #[test]
+    fn replaced_file_with_equal_size_and_time_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("a.yaml"), dir.path().join(".a.yaml.new"));
+        for (path, text) in [(&path, "one"), (&other, "two")] {
+            fs::write(path, text).unwrap();
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        }
+        let mut folder: YamlFolder<String> = YamlFolder::new(dir.path().to_owned(), |text| Ok(text.to_owned()));
+        assert_eq!(all(&mut folder), (vec!["one".to_owned()], vec![]));
+        fs::rename(&other, &path).unwrap();
+        assert_eq!(all(&mut folder), (vec!["two".to_owned()], vec![]));
     }
 
     #[test]

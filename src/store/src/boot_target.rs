@@ -15,6 +15,16 @@ pub enum FileAllocation {
     NoMachineFile,
 }
 
+impl FileAllocation {
+    /// Returns the allocation in the machine file.
+    pub(crate) fn allocation(&self) -> Option<&str> {
+        match self {
+            FileAllocation::Allocated(allocation) => Some(allocation),
+            FileAllocation::Free | FileAllocation::NoMachineFile => None,
+        }
+    }
+}
+
 /// Target that a machine boots, and the reason for this target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootTarget {
@@ -61,5 +71,13 @@ impl BootTarget {
             | BootTarget::MigratedAway => true,
             _ => false,
         }
+    }
+
+    /// Returns whether the machine boots the system on its disks.
+    pub(crate) fn boots_disk(&self) -> bool {
+        matches!(
+            self,
+            BootTarget::Disk | BootTarget::Suspended(_) | BootTarget::InstalledElsewhere(_) | BootTarget::NoFile
+        )
     }
 }

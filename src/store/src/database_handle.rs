@@ -76,16 +76,6 @@ pub struct ServerState {
     pub(crate) instance: ServerInstance,
 }
 
-/// Path, size and modification time of a file when its digest was computed. They identify the content that was read.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct FileStamp {
-    pub path: String,
-    /// Size in bytes; signed like SQLite's integers.
-    pub size: i64,
-    /// Modification time in seconds since 1970, with nine decimals.
-    pub mtime: String,
-}
-
 impl ServerState {
     /// Opens or creates the database at `path`. A boot is considered active until the duration `quiet` has passed since
     /// its last request.

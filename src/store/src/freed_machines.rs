@@ -1,8 +1,10 @@
 //! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
+use super::incomplete_installations::is_replaced;
 use super::install_state::{InstallState, read_install_state};
-use super::reinstall_order_records::{ReinstallOrder, delete_order};
+use super::migration_records::find_live;
+use super::reinstall_order_records::{ReinstallOrder, delete_order, store_order};
 use super::{ServerState, out_of_band_runs};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
@@ -56,9 +58,29 @@ impl ServerState {
         .await
     }
 
+    /// Restores an order that [`ServerState::release_allocation`] has canceled. Returns false if the allocation has
+    /// another order now, or the machine is part of a migration.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn restore_released_order(&self, machine: &str, allocation: &str, order: ReinstallOrder) -> Result<bool> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        self.run_durably(move |transaction| {
+            let has_order = read_install_state(transaction, &machine, &allocation)?.order.is_some();
+            if has_order || find_live(transaction, &machine)?.is_some() {
+                return Ok(false);
+            }
+            store_order(transaction, &machine, &allocation, &order)?;
+            insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
+            Ok(true)
+        })
+        .await
+    }
+
     /// Cancels the reinstall orders of an allocation that was removed from the machine file. `current` is the
-    /// allocation that the file contains now. An order that has started is deleted only if the current allocation is
-    /// installed or its installation has started. Returns the deleted orders.
+    /// allocation that the file contains now. An order that has started is deleted only if another allocation was
+    /// installed later, or the operator has adopted the current allocation: otherwise, the disks still contain the
+    /// incomplete system of the order. Returns the deleted orders.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -72,13 +94,14 @@ impl ServerState {
         let current = current.map(str::to_owned);
         self.run_durably_for(machine.clone(), move |transaction| {
             let Some(order) = read_install_state(transaction, &machine, &allocation)?.order else { return Ok(None) };
-            let is_superseded = match &current {
+            let is_adopted = match &current {
                 Some(current) => {
                     let current = read_install_state(transaction, &machine, current)?;
-                    current.is_installed() || current.first.is_some()
+                    current.adopted || current.is_claimed
                 }
                 None => false,
             };
+            let is_superseded = is_adopted || is_replaced(transaction, &machine, &allocation, order.fencing.as_ref())?;
             if order.started && !is_superseded {
                 return Ok(None);
             }

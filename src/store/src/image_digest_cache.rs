@@ -1,11 +1,11 @@
 //! Digests of the images that this server serves. They are computed in a separate thread, and cached in the database.
 
+use crate::ServerState;
 use crate::sql::{OptionalExtension, params};
-use crate::{FileStamp, ServerState};
 use common::encoding::hash_reader;
 use common::error::Result;
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -13,6 +13,41 @@ use std::time::{Duration, Instant};
 
 /// Duration after which the server tries again to read a file that could not be read.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// Properties of a file when its content was read. They identify the content.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileStamp {
+    pub path: String,
+    /// Size in bytes; signed like SQLite's integers.
+    pub size: i64,
+    /// Modification time in seconds since 1970, with nine decimals.
+    pub mtime: String,
+    /// Number of the inode, and time of the last change of the inode. They identify a file that has replaced another
+    /// file with the same size and modification time. Empty for a document in the database.
+    pub inode: String,
+    /// Number of the device; 0 for a document in the database. The number is not stored with digests, because it can
+    /// change when the host reboots.
+    pub device: u64,
+}
+
+impl FileStamp {
+    /// Returns the stamp of a file with these properties.
+    pub fn from_metadata(path: String, metadata: &Metadata) -> FileStamp {
+        FileStamp {
+            path,
+            size: i64::try_from(metadata.len()).unwrap_or(i64::MAX),
+            mtime: format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec()),
+            inode: format!("{} {}.{:09}", metadata.ino(), metadata.ctime(), metadata.ctime_nsec()),
+            device: metadata.dev(),
+        }
+    }
+
+    /// Returns the stamp of a document in the database, which has a new revision after each change.
+    pub fn from_revision(path: String, size: usize, revision: i64) -> FileStamp {
+        let size = i64::try_from(size).unwrap_or(i64::MAX);
+        FileStamp { path, size, mtime: format!("revision {revision}"), ..FileStamp::default() }
+    }
+}
 
 impl ServerState {
     /// Returns the stored digest of a file, unless the file has changed since the digest was computed.
@@ -24,8 +59,8 @@ impl ServerState {
         self.run_job_blocking(move |connection| {
             connection
                 .query_row(
-                    "SELECT digest FROM digests WHERE path = ?1 AND size = ?2 AND mtime = ?3",
-                    params![file.path, file.size, file.mtime],
+                    "SELECT digest FROM digests WHERE path = ?1 AND size = ?2 AND mtime = ?3 AND inode = ?4",
+                    params![file.path, file.size, file.mtime, file.inode],
                     |row| row.get(0),
                 )
                 .optional()
@@ -40,9 +75,9 @@ impl ServerState {
         let (file, digest) = (file.clone(), digest.to_owned());
         self.run_deferred_blocking(move |transaction| {
             transaction.execute(
-                "INSERT INTO digests (path, size, mtime, digest) VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (path) DO UPDATE SET size = ?2, mtime = ?3, digest = ?4",
-                params![file.path, file.size, file.mtime, digest],
+                "INSERT INTO digests (path, size, mtime, digest, inode) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (path) DO UPDATE SET size = ?2, mtime = ?3, digest = ?4, inode = ?5",
+                params![file.path, file.size, file.mtime, digest, file.inode],
             )
         })
         .map(drop)
@@ -139,11 +174,7 @@ pub fn file_stamp(path: &Path) -> std::io::Result<FileStamp> {
     if !metadata.is_file() {
         return Err(std::io::Error::other("not a regular file"));
     }
-    Ok(FileStamp {
-        path: path.display().to_string(),
-        size: i64::try_from(metadata.len()).unwrap_or(i64::MAX),
-        mtime: format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec()),
-    })
+    Ok(FileStamp::from_metadata(path.display().to_string(), &metadata))
 }
 
 fn compute_sha256(path: &Path) -> std::io::Result<String> {

@@ -26,14 +26,15 @@
 //!   contains the reasons why attempts have failed, and `installed_allocation` contains the fields with which an
 //!   allocation was installed. `reinstall_order_records` stores orders for reinstalls. `machine_migration` defines
 //!   the states of a migration, and `migration_records` stores migrations. `disk_boot_prohibitions` stores the
-//!   allocations that a machine must no longer boot after a migration. `plan_approval` defines the files with
-//!   approved plans. `restore_confirmation` withholds installations and migrations after a restore until the records
-//!   are confirmed, and `install_state` combines all records of an allocation. `operator_documents` stores the
-//!   operator's files of servers that share a PostgreSQL database. `users` stores users with their roles,
-//!   `oidc_users` logs in users of an identity provider, `user_tokens` stores the hashes of users' tokens,
-//!   `login_sessions` stores the sessions of the web page of several servers, and `audit` stores the audit log.
-//!   `audit_transactions` marks the entries whose request has changed the database. `server_leases` stores which
-//!   server owns an action on a management controller, and `shared_clock` is the clock of all servers.
+//!   allocations that a machine must no longer boot after a migration, and `incomplete_installations` finds
+//!   installations that have started and are not complete. `plan_approval` defines the files with approved plans.
+//!   `restore_confirmation` withholds installations and migrations after a restore until the records are confirmed,
+//!   and `install_state` combines all records of an allocation. `operator_documents` stores the operator's files of
+//!   servers that share a PostgreSQL database. `users` stores users with their roles, `oidc_users` logs in users of
+//!   an identity provider, `user_tokens` stores the hashes of users' tokens, `login_sessions` stores the sessions of
+//!   the web page of several servers, and `audit` stores the audit log. `audit_transactions` marks the entries whose
+//!   request has changed the database. `server_leases` stores which server owns an action on a management controller,
+//!   and `shared_clock` is the clock of all servers.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of
 //!   a first installation, and `reinstall_orders` handles reinstalls. `out_of_band_runs` handles the steps that run
 //!   through management controllers before an installation, `migration_transactions` handles migrations, and
@@ -75,6 +76,7 @@ mod freed_machines;
 mod group_commit;
 mod hardware_registrations;
 pub mod image_digest_cache;
+mod incomplete_installations;
 mod install_attempt;
 mod install_state;
 mod installed_allocation;
@@ -136,11 +138,12 @@ pub use change_listener::ChangeReceiver;
 pub use change_scope::ChangeScope;
 pub use common::timestamp::now;
 pub use console_log::LogChunk;
-pub use database_handle::{DATABASE, FileStamp, ServerState, StoreHooks};
+pub use database_handle::{DATABASE, ServerState, StoreHooks};
 pub use event_history::{HistoryEntry, HistoryKind};
 pub use first_install::FirstStartOutcome;
 pub use freed_machines::ReleaseOutcome;
 pub use hardware_registrations::StoredRegistration;
+pub use image_digest_cache::FileStamp;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};
 pub use installed_allocation::{AllocationFields, InstalledAllocation};

@@ -3,6 +3,7 @@
 use super::ServerState;
 use super::boot_target::{BootTarget, FileAllocation};
 use super::disk_boot_prohibitions::{ALL_BARRED_QUERY, is_barred};
+use super::incomplete_installations::has_incomplete_system;
 use super::machine_migration::MigrationBoot;
 use super::migration_records::find_live;
 use super::restore_confirmation::find_unconfirmed;
@@ -16,8 +17,8 @@ const BARRED_MACHINE_QUERY: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND 
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
 
 impl ServerState {
-    /// Returns whether the machine must not boot anything from its disks because of a migration. Writes nothing,
-    /// because any client can trigger this call.
+    /// Returns whether the machine must not boot anything from its disks because of a migration or an incomplete
+    /// installation. Writes nothing, because any client can trigger this call.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -30,11 +31,9 @@ impl ServerState {
                 Some(_) => return Ok(true),
                 None => {}
             }
-            let allocation = match files {
-                FileAllocation::Allocated(allocation) => Some(allocation),
-                FileAllocation::Free | FileAllocation::NoMachineFile => None,
-            };
-            connection.prepare_cached(BARRED_MACHINE_QUERY)?.exists(params![machine, allocation])
+            let allocation = files.allocation();
+            let is_barred = connection.prepare_cached(BARRED_MACHINE_QUERY)?.exists(params![machine, allocation])?;
+            Ok(is_barred || has_incomplete_system(connection, &machine, allocation)?)
         })
         .await
     }

@@ -5,6 +5,7 @@ use super::boot_activity::{BootActivity, MachineBoot};
 use super::boot_target::{BootTarget, FileAllocation};
 use super::database_file::Durability;
 use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
+use super::incomplete_installations::has_incomplete_system;
 use super::install_attempt::{ATTEMPTS, UNREGISTERED_BOOTS};
 use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
@@ -20,6 +21,8 @@ use time::format_description::well_known::Rfc3339;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootDecision {
     pub next: BootTarget,
+    /// True if the machine must not boot the system on its disks, even if its ramdisk cannot be loaded.
+    pub excludes_disk: bool,
     /// Active boot of the machine, or `None`. The boot request does not affect the active boot.
     pub active: Option<MachineBoot>,
     /// Request time that the token of the requested boot contains; see [`registered_boots::request_time`].
@@ -46,16 +49,19 @@ impl ServerState {
             let before = transaction.total_changes();
             let next = choose_boot(transaction, &machine, &files, active.is_some(), &heard)?;
             let durability = durability_since(transaction, before);
-            match (&files, &next) {
+            let excludes_disk =
+                next.excludes_disk() || has_incomplete_system(transaction, &machine, files.allocation())?;
+            let decision = BootDecision { next, excludes_disk, active, requested };
+            match (&files, &decision.next) {
                 (FileAllocation::NoMachineFile, BootTarget::Install)
                     if !unknown_machines::admit_machine(transaction, &machine, &heard, most_unknown, None)? =>
                 {
-                    return Ok((BootDecision { next: BootTarget::TooManyUnknown, active, requested }, durability));
+                    return Ok((BootDecision { next: BootTarget::TooManyUnknown, ..decision }, durability));
                 }
                 (FileAllocation::NoMachineFile, _) => {}
                 _ => unknown_machines::mark_known(transaction, &machine)?,
             }
-            Ok((BootDecision { next, active, requested }, durability))
+            Ok((decision, durability))
         })
         .await
     }
@@ -72,7 +78,8 @@ pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durab
 }
 
 /// Returns the target that the machine boots. If `is_heard` is true, another boot of the machine is active, so no
-/// attempt is counted.
+/// attempt is counted. If an installation of another allocation is incomplete, the machine boots the ramdisk instead of
+/// its disk.
 pub fn choose_boot(
     transaction: &Transaction,
     machine: &str,
@@ -83,14 +90,16 @@ pub fn choose_boot(
     if let Some(next) = migration_boot(transaction, machine, files)? {
         return Ok(next);
     }
-    match files {
-        FileAllocation::Allocated(allocation) if is_heard => preview_boot(transaction, machine, allocation),
+    let next = match files {
+        FileAllocation::Allocated(allocation) if is_heard => preview_boot(transaction, machine, allocation)?,
         FileAllocation::Allocated(allocation) => {
-            decide_boot(transaction, machine, allocation, BootRequestSender::Firmware(heard))
+            decide_boot(transaction, machine, allocation, BootRequestSender::Firmware(heard))?
         }
-        FileAllocation::Free => Ok(BootTarget::Install),
-        FileAllocation::NoMachineFile => decide_without_file(transaction, machine),
-    }
+        FileAllocation::Free => BootTarget::Install,
+        FileAllocation::NoMachineFile => decide_without_file(transaction, machine)?,
+    };
+    let is_incomplete = next.boots_disk() && has_incomplete_system(transaction, machine, files.allocation())?;
+    Ok(if is_incomplete { BootTarget::Install } else { next })
 }
 
 /// Returns the target that the machine would boot. Neither counts an attempt nor abandons the reinstall order.

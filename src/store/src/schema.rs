@@ -123,9 +123,11 @@ const DEFAULT_UNKNOWN_MACHINES_LIMIT: &str =
 /// * `moves`: the whole record. A database without this column was created by a version that did not support
 ///   migrations.
 /// * `identity`: the time at which this database replaced a lost database.
+/// * `digests`: the inode of the file. A digest without this column was computed by an earlier version, and is computed
+///   again.
 /// * `out_of_band`: the run of steps through the management controller. A database without this column was created by a
 ///   version that did not support these runs.
-const LATER_COLUMNS: [(&str, &str); 32] = [
+const LATER_COLUMNS: [(&str, &str); 33] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -158,6 +160,7 @@ const LATER_COLUMNS: [(&str, &str); 32] = [
     ("allocations", "failure"),
     ("machines", "reported"),
     ("orders", "unregistered"),
+    ("digests", "inode"),
 ];
 
 /// Version of the schema. A change of the tables increases the version if servers of earlier versions would misread the

@@ -9,6 +9,7 @@ mod clock_steps;
 mod database_files;
 mod documents;
 mod failed_syncs;
+mod incomplete_systems;
 mod installed_allocation_fields;
 mod login_sessions;
 mod lossy_proxy;
@@ -20,6 +21,7 @@ mod postgres_faults;
 mod postgres_limits;
 mod postgres_restore;
 mod recorded_database;
+mod released_orders;
 mod renamed_machines;
 mod required_approvals;
 mod rollouts;
@@ -132,7 +134,8 @@ fn install(state: &ServerState, machine: &str) {
 #[test]
 fn acknowledged_records_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let stamp = FileStamp { path: "/i".to_owned(), size: 3, mtime: "1".to_owned() };
+    let (path, mtime, inode) = ("/i".to_owned(), "1".to_owned(), "7 1".to_owned());
+    let stamp = FileStamp { path, size: 3, mtime, inode, device: 2 };
     let state = open(&dir);
     assert_eq!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::Install);
     assert_eq!(wait(state.decide_next_boot("m", FileAllocation::Free)).next, BootTarget::Install);
@@ -141,6 +144,9 @@ fn acknowledged_records_survive_a_restart() {
     drop(state);
     let state = open(&dir);
     assert_eq!(state.find_digest(&stamp).unwrap().as_deref(), Some("sha256:00"));
+    let renumbered = FileStamp { device: 3, ..stamp.clone() };
+    assert_eq!(state.find_digest(&renumbered).unwrap().as_deref(), Some("sha256:00"));
+    assert_eq!(state.find_digest(&FileStamp { inode: "8 1".to_owned(), ..stamp.clone() }).unwrap(), None);
     assert_eq!(state.find_digest(&FileStamp { size: 4, ..stamp }).unwrap(), None);
     let now = install_state(&state, "m");
     assert_eq!((now.succeeded, now.image.as_deref()), (true, Some("i0")));

@@ -1,24 +1,17 @@
 //! Arguments of the deploy interface `direct`: a whole-disk image and a config drive.
 
-use super::deploy_args::{self, IronicNode, plan_refusal};
+use super::deploy_args::{self, plan_refusal};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::bounded_read::read_whole;
 use common::error::Result;
 use flate2::read::MultiGzDecoder;
 use model::allocation::{AllocatedImage, Allocation, BootOrder, FinisherChoice};
-use model::device_name::KernelName;
-use model::inventory::{Inventory, InventoryDisk};
-use model::layout::root_device_hints;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// Maximum size of a config drive, in bytes. Ironic's own agent has the same limit.
 const DRIVE_BYTES: u64 = 64 << 20;
-
-/// Minimum size, in bytes, of a root disk that is selected without hints. Ironic's own agent has the same minimum.
-const MINIMUM_ROOT_DISK_BYTES: u64 = 4 << 30;
 
 /// Fields of `image_info` for unsupported features. An image with such a field is refused, because the image would be
 /// installed without the feature.
@@ -124,42 +117,6 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
     }
 }
 
-/// Returns the disk that the node's `root_device` hints select or, without hints, the smallest disk of at least 4 GiB.
-///
-/// # Errors
-/// Fails if no disk matches.
-pub(crate) fn find_root_disk<'a>(
-    node: &IronicNode,
-    inventory: &'a Inventory,
-    skipped: &[KernelName],
-) -> Result<&'a InventoryDisk> {
-    let hints = node.root_device();
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let hints: BTreeMap<String, String> =
-        hints.into_iter().flatten().map(|(hint, value)| (hint.clone(), text(value))).collect();
-    if let Some((hint, why)) = root_device_hints::check_hints(&hints).into_iter().next() {
-        return Err(plan_refusal(&format!("root_device: {hint}: {why}")));
-    }
-    if let Some(placeholder) = root_device_hints::find_placeholder(&hints) {
-        return Err(plan_refusal(&format!("root_device: {}: {placeholder}", placeholder.hint)));
-    }
-    let mut found = root_device_hints::find_candidates(&hints, &inventory.disks);
-    found.retain(|disk| !skipped.contains(&disk.name));
-    let first = if hints.is_empty() {
-        let fit = found.into_iter().filter(|disk| disk.size_bytes >= MINIMUM_ROOT_DISK_BYTES);
-        fit.min_by_key(|disk| (disk.size_bytes, disk.name.clone()))
-    } else {
-        found.into_iter().next()
-    };
-    let words: Vec<String> = hints.iter().map(|(hint, value)| format!("{hint}: {value}")).collect();
-    let wanted = if words.is_empty() {
-        "has at least 4 GiB".to_owned()
-    } else {
-        format!("matches root_device {}", words.join(", "))
-    };
-    first.ok_or_else(|| plan_refusal(&format!("no writable disk {wanted}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,32 +194,5 @@ mod tests {
         ] {
             assert!(drive(given).unwrap_err().contains(why), "{why}");
         }
-    }
-
-    #[test]
-    fn hints_or_sufficient_size_select_the_root_disk() {
-        let disk = |name: &str, gib: u64| InventoryDisk {
-            name: name.into(),
-            device: format!("/dev/{name}").into(),
-            size_bytes: gib << 30,
-            ..InventoryDisk::default()
-        };
-        let disks = vec![disk("sdc", 8), disk("sdb", 8), disk("sda", 100), disk("sdd", 2)];
-        let inventory = Inventory { disks, ..Inventory::default() };
-        let root = |node: Value, skipped: &[&str]| {
-            let (node, skipped) = (map(node), skipped.iter().map(|name| (*name).into()).collect::<Vec<KernelName>>());
-            find_root_disk(&IronicNode(&node), &inventory, &skipped)
-                .map(|disk| disk.name.to_string())
-                .map_err(|e| e.to_string())
-        };
-        assert_eq!(root(json!({}), &[]).unwrap(), "sdb");
-        assert_eq!(root(json!({}), &["sdb", "sdc"]).unwrap(), "sda");
-        let hinted = json!({"properties": {"root_device": {"size": 100}}});
-        assert_eq!(root(hinted.clone(), &[]).unwrap(), "sda");
-        assert!(root(hinted, &["sda"]).unwrap_err().contains("matches root_device size: 100"));
-        let both = json!({"properties": {"root_device": {"size": 100}}, "instance_info": {"root_device": {"name": "/dev/sdc"}}});
-        assert_eq!(root(both, &[]).unwrap(), "sdc");
-        assert!(root(json!({"properties": {"root_device": {"colour": "red"}}}), &[]).unwrap_err().contains("colour"));
-        assert!(root(json!({}), &["sda", "sdb", "sdc"]).unwrap_err().contains("has at least 4 GiB"));
     }
 }

@@ -82,7 +82,8 @@ impl First {
         let v1 =
             MetalApiV1::with_timeouts(&format!("{}/certs", self.rack.url), MACHINE_ID, &config, memory, pace).unwrap();
         let record = FirmwareRecord::new(self.memory.path());
-        let control = Arc::new(MetalControlPlane::with_api(Box::new(v1), MACHINE_ID, &config.partition, record));
+        let control = MetalControlPlane::with_api(Box::new(v1), MACHINE_ID, &config.partition, record);
+        let control = Arc::new(control.unwrap());
         (control.clone(), ProgressReporter::new(control))
     }
 

@@ -72,7 +72,8 @@ pub fn hide_secrets_at(path: &str, value: &mut Value) {
     }
 }
 
-fn hide_value(value: &mut Value) {
+/// Replaces all texts and numbers in a value. Empty texts are not replaced, and lists and objects keep their structure.
+pub fn hide_value(value: &mut Value) {
     match value {
         Value::String(text) if !text.is_empty() => *text = HIDDEN.to_owned(),
         Value::Object(fields) => fields.values_mut().for_each(hide_value),

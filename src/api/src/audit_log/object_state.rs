@@ -3,7 +3,7 @@
 
 use super::AuditChange;
 use crate::AppState;
-use crate::access::secret_masking::hide_secrets_at;
+use crate::access::secret_masking::{hide_secrets_at, hide_value};
 use crate::metal_api::document_edits::hex_digest;
 use crate::operator_api::{list_machines, summarize_machine};
 use serde_json::{Value, json};
@@ -38,6 +38,9 @@ const WATCHED: [(&str, &[&str]); 7] = [
     ("/v1/machine/allocate", &["machines"]),
     ("/bulk/confirm", &["machines"]),
 ];
+
+/// Folder of the documents in which every value can be a secret: the parameters of OS definitions.
+const SECRET_FOLDER: &str = "os/";
 
 /// Prefix of the names of rollouts.
 const ROLLOUT: &str = "rollout ";
@@ -197,15 +200,19 @@ fn compare_values(name: &str, path: &str, pair: (Option<&Value>, Option<&Value>)
         }
         (before, after) => changes.push(AuditChange {
             path: if path.is_empty() { name.to_owned() } else { format!("{name}: {path}") },
-            before: before.map(|value| displayed_value(path, value)),
-            after: after.map(|value| displayed_value(path, value)),
+            before: before.map(|value| displayed_value(name, path, value)),
+            after: after.map(|value| displayed_value(name, path, value)),
         }),
     }
 }
 
-fn displayed_value(path: &str, value: &Value) -> Value {
+/// Returns a value of the document `name` without secrets.
+fn displayed_value(name: &str, path: &str, value: &Value) -> Value {
     let mut value = value.clone();
-    hide_secrets_at(path, &mut value);
+    match name.starts_with(SECRET_FOLDER) {
+        true => hide_value(&mut value),
+        false => hide_secrets_at(path, &mut value),
+    }
     let length = value.to_string().len();
     if length > VALUE_BYTES { json!(format!("({length} bytes)")) } else { value }
 }
@@ -244,6 +251,21 @@ mod tests {
         assert_eq!(before.changes_until(&before), []);
         let removed = before.changes_until(&ObjectState::default());
         assert!(removed.len() == 1 && removed[0].after.is_none() && !json!(removed).to_string().contains("one\""));
+    }
+
+    /// The fields of these documents are the names of OS definitions, which do not show that the values are secret.
+    #[test]
+    fn all_parameters_of_os_definitions_are_hidden() {
+        let state = |document: Value| ObjectState(BTreeMap::from([("os/parameters.yaml".to_owned(), document)]));
+        let (before, after) = (state(json!({"web": ["key=hunter2"]})), state(json!({"web": ["key=hunter3", "b=1"]})));
+        assert_eq!(
+            json!(before.changes_until(&after)),
+            json!([{"path": "os/parameters.yaml: /web", "before": ["(hidden)"], "after": ["(hidden)", "(hidden)"]}])
+        );
+        assert_eq!(
+            json!(ObjectState::default().changes_until(&before)),
+            json!([{"path": "os/parameters.yaml", "after": {"web": ["(hidden)"]}}])
+        );
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl ApiRefusal {
         ApiRefusal { conflict: Some(conflict), ..ApiRefusal::conflict(message) }
     }
 
+    /// Adds an effect that the refused request has nevertheless had to the message.
+    pub(crate) fn with_consequence(self, consequence: &str) -> ApiRefusal {
+        ApiRefusal { message: format!("{}; {consequence}", self.message), ..self }
+    }
+
     /// Returns only the message, and drops the status and the details.
     pub(crate) fn into_message(self) -> String {
         self.message

@@ -12,9 +12,10 @@ use axum::response::Response;
 use common::encoding::encode_hex;
 use common::error_code::ErrorCode;
 use common::yaml::edit;
-use file_edits::EditResult;
+use file_edits::{EditResult, StagedFile};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use site::readable_secrets::OS_FOLDER;
 use site::snapshot::SiteSnapshot;
 use site::yaml_folder::format_problem;
 use std::io::ErrorKind;
@@ -105,15 +106,22 @@ pub(crate) async fn read_file(app: &AppState, path: &Path) -> ApiResult<Option<S
     flatten_result(&what, read.await)
 }
 
+/// Returns the mode of a new file. Machine files and parameters of OS definitions can contain secrets, so they are not
+/// world-readable.
+fn creation_mode(app: &AppState, path: &Path) -> u32 {
+    let can_contain_secrets = path.starts_with(&app.machines) || path.starts_with(app.dir.join(OS_FOLDER));
+    if can_contain_secrets { 0o640 } else { 0o644 }
+}
+
 /// Creates a document that must not exist yet.
 pub(crate) async fn create_file(app: &AppState, path: &Path, text: &str) -> ApiResult<()> {
     if let Some(stored) = database_edits::change(app, path, None, Some(text)).await? {
         return stored.require_stored(path);
     }
-    let (there, text) = (path.to_owned(), text.to_owned());
+    let (there, text, mode) = (path.to_owned(), text.to_owned(), creation_mode(app, path));
     match flatten_result(
         &format!("write {}", path.display()),
-        tokio::task::spawn_blocking(move || file_edits::create_file(&there, &text)).await,
+        tokio::task::spawn_blocking(move || file_edits::create_file(&there, &text, mode)).await,
     )? {
         EditResult::Written => Ok(()),
         EditResult::Changed => {
@@ -134,6 +142,29 @@ pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &s
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
     let put = tokio::task::spawn_blocking(move || file_edits::replace_content(&there, &old, &new));
+    Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
+}
+
+/// Writes the new content of a document next to its file, without putting the content into effect. Returns `None` if
+/// the document is in the database.
+///
+/// # Errors
+/// Returns an error if the file cannot be replaced: it is a symbolic link, or the new content cannot be written.
+pub(crate) async fn stage_file(app: &AppState, path: &Path, new: &str) -> ApiResult<Option<StagedFile>> {
+    if app.documents.stored().is_some() {
+        return Ok(None);
+    }
+    let (there, new) = (path.to_owned(), new.to_owned());
+    let what = format!("write {}", path.display());
+    let staged = tokio::task::spawn_blocking(move || StagedFile::write(&there, &new));
+    flatten_result(&what, staged.await).map(Some)
+}
+
+/// Puts staged content into effect. Returns false if the content of the file is no longer `old`.
+pub(crate) async fn replace_staged(path: &Path, staged: StagedFile, old: &str) -> ApiResult<bool> {
+    let old = old.to_owned();
+    let what = format!("write {}", path.display());
+    let put = tokio::task::spawn_blocking(move || staged.replace(&old));
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 

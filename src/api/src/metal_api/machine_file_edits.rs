@@ -1,24 +1,33 @@
 //! Changes of machine files by API requests.
 
 use super::api_refusal::{ApiRefusal, ApiResult};
+use super::document_edits::file_edits::StagedFile;
 use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_in_effect};
 use super::machines::{FIELDS, KIND};
 use crate::AppState;
 use crate::install_state_enrichment::add_template_results;
-use common::yaml::edit;
+use common::yaml::edit::{self, EditedYaml};
 use serde_json::{Map, Value};
 use site::allocation_resolution::resolve_allocation;
 use site::ganeti_os_definition_state::DefinitionState;
 use site::operator_files::{self, AllocationSpec, MachineSpec};
 use site::site_objects::SiteObjects;
 use site::snapshot::SiteSnapshot;
-use std::path::Path as File;
+use std::path::{Path as File, PathBuf};
 use store::InstallState;
+
+/// Change of a machine file that has passed all checks. Its new content is written next to the file, but not in effect.
+pub(super) struct PreparedEdit {
+    path: PathBuf,
+    old: String,
+    edited: EditedYaml,
+    /// New content of the file; `None` if the document is in the database.
+    staged: Option<StagedFile>,
+}
 
 /// Changes the machine file, provided that the machine meets the condition `was`. Waits until the machine in the
 /// published snapshot meets the condition `becomes`. In error messages, `rename` replaces the path of a field in the
-/// file by the field's name in the request. `prepare` runs after all checks, immediately before the file is written; if
-/// it fails, the file is not changed.
+/// file by the field's name in the request.
 pub(super) async fn rewrite_machine_file(
     app: &AppState,
     id: &str,
@@ -26,17 +35,27 @@ pub(super) async fn rewrite_machine_file(
     change: impl Fn(&mut Map<String, Value>),
     becomes: impl Fn(&MachineSpec) -> bool,
     rename: impl Fn(&str) -> String,
-    prepare: impl Future<Output = ApiResult<()>>,
 ) -> ApiResult<()> {
-    let what = EditedObject { kind: KIND, id };
+    let mut edit = prepare_machine_edit(app, id, was, change, rename).await?;
+    edit.write(app, id).await?;
+    edit.wait_until_in_effect(app, id, becomes).await
+}
+
+/// Checks a change of a machine file as [`rewrite_machine_file`] does, and writes the new content next to the file.
+pub(super) async fn prepare_machine_edit(
+    app: &AppState,
+    id: &str,
+    was: impl Fn(&MachineSpec) -> bool,
+    change: impl Fn(&mut Map<String, Value>),
+    rename: impl Fn(&str) -> String,
+) -> ApiResult<PreparedEdit> {
     let directory = app.directory();
-    let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
-    // A machine file contains secrets, so the response to a conflict omits its text.
-    let changed = || what.conflict(path, None, &Value::Null);
-    let text = document_edits::read_file(app, path).await?.ok_or_else(changed)?;
+    let missing = || EditedObject { kind: KIND, id }.not_found();
+    let path: &File = directory.machine_files.get(id).ok_or_else(missing)?;
+    let text = document_edits::read_file(app, path).await?.ok_or_else(|| changed(path, id))?;
     let before =
         operator_files::parse_machine(&text).map_err(|problems| document_edits::invalid_file(path, &problems))?;
-    Some(before).filter(|machine| machine.id == id && was(machine)).ok_or_else(changed)?;
+    Some(before).filter(|machine| machine.id == id && was(machine)).ok_or_else(|| changed(path, id))?;
     let old = operator_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
     let mut new = old.clone();
     new.as_object_mut().into_iter().for_each(change);
@@ -58,20 +77,49 @@ pub(super) async fn rewrite_machine_file(
             operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
         },
     )?;
-    prepare.await?;
-    if !document_edits::replace_file(app, path, &text, &edited.text).await? {
-        return Err(changed());
+    let staged = document_edits::stage_file(app, path, &edited.text).await?;
+    // The checks can take seconds, so the file is compared again.
+    if document_edits::read_file(app, path).await?.as_ref() != Some(&text) {
+        return Err(changed(path, id));
     }
-    app.request_machine_reload(id, Some(path.to_owned()));
-    let has_changed = |directory: &SiteSnapshot| directory.find_machine(id).is_some_and(&becomes);
-    wait_until_in_effect(app, path, Some(&edited.text), has_changed).await?;
-    log_removed_comments(app, path, &edited.removed_comments);
-    Ok(())
+    Ok(PreparedEdit { path: path.to_owned(), old: text, edited, staged })
 }
 
-/// Returns the preparation of a change that needs none.
-pub(super) fn unprepared() -> impl Future<Output = ApiResult<()>> {
-    std::future::ready(Ok(()))
+/// Returns the error for a file that was changed concurrently. A machine file contains secrets, so the error omits its
+/// text.
+fn changed(path: &File, id: &str) -> ApiRefusal {
+    EditedObject { kind: KIND, id }.conflict(path, None, &Value::Null)
+}
+
+impl PreparedEdit {
+    /// Replaces the content of the machine file.
+    ///
+    /// # Errors
+    /// Returns an error if the file was changed concurrently, or cannot be replaced.
+    pub(super) async fn write(&mut self, app: &AppState, id: &str) -> ApiResult<()> {
+        let is_replaced = match self.staged.take() {
+            Some(staged) => document_edits::replace_staged(&self.path, staged, &self.old).await?,
+            None => document_edits::replace_file(app, &self.path, &self.old, &self.edited.text).await?,
+        };
+        if !is_replaced {
+            return Err(changed(&self.path, id));
+        }
+        app.request_machine_reload(id, Some(self.path.clone()));
+        Ok(())
+    }
+
+    /// Waits until the machine in the published snapshot meets the condition `becomes`.
+    pub(super) async fn wait_until_in_effect(
+        self,
+        app: &AppState,
+        id: &str,
+        becomes: impl Fn(&MachineSpec) -> bool,
+    ) -> ApiResult<()> {
+        let has_changed = |directory: &SiteSnapshot| directory.find_machine(id).is_some_and(&becomes);
+        wait_until_in_effect(app, &self.path, Some(&self.edited.text), has_changed).await?;
+        log_removed_comments(app, &self.path, &self.edited.removed_comments);
+        Ok(())
+    }
 }
 
 /// Returns the document of a machine file without the field `locked`, which does not affect the allocation.

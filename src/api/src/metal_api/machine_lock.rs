@@ -1,7 +1,7 @@
 //! Locks of machines. The machine file contains the reason of the lock.
 
 use super::api_refusal::{ApiRefusal, ApiResult};
-use super::machine_file_edits::{rewrite_machine_file, unprepared};
+use super::machine_file_edits::rewrite_machine_file;
 use super::{EditPermit, EditRequest};
 use crate::operator_api::{MachineSummary, find_machine, summarize_machine};
 use crate::request_body::EVENT_BYTES;
@@ -74,7 +74,7 @@ pub async fn set_lock(permit: &EditPermit, id: &str, reason: Option<&str>) -> Ap
     };
     let is_unchanged = |machine: &MachineSpec| machine.locked == before;
     let becomes = |machine: &MachineSpec| machine.locked.is_some() == reason.is_some();
-    rewrite_machine_file(app, id, is_unchanged, change, becomes, str::to_owned, unprepared()).await?;
+    rewrite_machine_file(app, id, is_unchanged, change, becomes, str::to_owned).await?;
     let name = directory.display_name(id);
     match reason {
         Some(reason) => app.watch.log_note(format!("{name}: {peer} locked the machine: {reason}")),

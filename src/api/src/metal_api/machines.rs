@@ -4,13 +4,13 @@ use super::api_refusal::{ApiRefusal, ApiResult};
 use super::edit_permit::{EditPermit, EditRequest};
 use super::images::is_empty_value;
 use super::machine_choice::{choose_machine, select_networks};
-use super::machine_file_edits::{rewrite_machine_file, unprepared};
+use super::machine_file_edits::{prepare_machine_edit, rewrite_machine_file};
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use crate::AppState;
 use crate::access::set_audited_object;
 use crate::agent_api;
 use crate::base_url::BaseUrls;
-use crate::freed_machine_shutdown::{end_previous_system, release_allocation};
+use crate::freed_machine_shutdown::{end_previous_system, release_allocation, restore_order};
 use crate::json_schemas::SchemaGenerators;
 use crate::operator_api::reinstalls::{parse_request, place_order};
 use crate::operator_api::{OperatorAuth, explain_file_error};
@@ -274,7 +274,7 @@ pub(crate) async fn allocate_machine(
     };
     let is_free = |machine: &MachineSpec| machine.allocation.is_none() && machine.locked.is_none();
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
-    rewrite_machine_file(app, &id, is_free, change, has_it, requested_field, unprepared()).await?;
+    rewrite_machine_file(app, &id, is_free, change, has_it, requested_field).await?;
     app.watch
         .log_note(format!("{machine}: {peer} added allocation {uuid}", machine = app.directory().display_name(&id)));
     Ok(Json(machine_response(app, &id, &base).await?))
@@ -329,9 +329,14 @@ pub async fn remove_allocation(permit: &EditPermit, id: &str) -> ApiResult<()> {
     };
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
     let is_freed = |machine: &MachineSpec| machine.allocation.is_none();
-    // The order and the boots end before the file changes, so that no attempt can start in between.
-    let release = release_allocation(app, *peer, id, &own);
-    rewrite_machine_file(app, id, has_it, change, is_freed, str::to_owned, release).await?;
+    // The order and the boots end before the file changes, so that no attempt can start in between. The new content of
+    // the file is already on disk, so that an order does not end although the file cannot be changed.
+    let mut edit = prepare_machine_edit(app, id, has_it, change, str::to_owned).await?;
+    let released = release_allocation(app, *peer, id, &own).await?;
+    if let Err(refusal) = edit.write(app, id).await {
+        return Err(restore_order(app, id, &own, released, refusal).await);
+    }
+    edit.wait_until_in_effect(app, id, is_freed).await?;
     app.watch.log_note(format!(
         "{machine}: {peer} removed allocation {own}; the machine's disks are unchanged",
         machine = directory.display_name(id)

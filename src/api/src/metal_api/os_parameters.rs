@@ -4,7 +4,7 @@
 use super::api_refusal::{ApiRefusal, ApiResult};
 use super::document_edits::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::edit_permit::{EditPermit, EditRequest};
-use super::machine_file_edits::{rewrite_machine_file, unprepared};
+use super::machine_file_edits::rewrite_machine_file;
 use axum::Json;
 use axum::extract::Path;
 use common::yaml::edit;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use site::ganeti_os_definitions::verify_now;
 use site::operator_files::{self, MachineSpec};
+use site::readable_secrets::OS_FOLDER;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;
@@ -72,7 +73,7 @@ pub(crate) async fn change_machine_parameters(
         };
         let (was, becomes) =
             (|machine: &MachineSpec| has(machine, &before), |machine: &MachineSpec| has(machine, &new));
-        rewrite_machine_file(app, &id, was, change, becomes, str::to_owned, unprepared()).await?;
+        rewrite_machine_file(app, &id, was, change, becomes, str::to_owned).await?;
         app.watch.log_note(format!(
             "{machine}: {peer} changed the OS parameters",
             machine = app.directory().display_name(&id)
@@ -109,7 +110,7 @@ async fn write_site_parameters(
     new: &[ParameterChange],
 ) -> ApiResult<()> {
     let EditPermit { app, directory, .. } = permit;
-    let folder = app.dir.join("os");
+    let folder = app.dir.join(OS_FOLDER);
     let path = directory.os_definitions.site_file(os).map_or_else(|| folder.join(DEFAULT_FILE), |path| path.to_owned());
     let name = os.to_string();
     // The file may contain secrets, so the response to a conflict omits its text.

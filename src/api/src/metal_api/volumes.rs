@@ -8,7 +8,7 @@ pub use volume_state::VolumeState;
 
 use super::api_refusal::{ApiRefusal, ApiResult};
 use super::edit_permit::{EditPermit, EditRequest};
-use super::machine_file_edits::{rewrite_machine_file, unprepared};
+use super::machine_file_edits::rewrite_machine_file;
 use crate::AppState;
 use crate::json_schemas::SchemaGenerators;
 use crate::operator_api::OperatorAuth;
@@ -109,7 +109,7 @@ pub(crate) async fn add_volumes(
     };
     let becomes = |machine: &MachineSpec| machine.allocation.as_ref().map(listed_volumes) == *lock_mutex(&wanted);
     let has_it = |machine: &MachineSpec| has_allocation(machine, &own);
-    rewrite_machine_file(app, &id, has_it, change, becomes, str::to_owned, unprepared()).await?;
+    rewrite_machine_file(app, &id, has_it, change, becomes, str::to_owned).await?;
     app.watch.log_note(format!("{}: {peer} added volumes", app.directory().display_name(&id)));
     current_volumes(&permit, &id).await
 }
@@ -160,7 +160,7 @@ pub(crate) async fn remove_volume(
     };
     let becomes = |machine: &MachineSpec| !has_volume(machine, &uid);
     let has_it = |machine: &MachineSpec| has_allocation(machine, &own);
-    rewrite_machine_file(app, &id, has_it, change, becomes, str::to_owned, unprepared()).await?;
+    rewrite_machine_file(app, &id, has_it, change, becomes, str::to_owned).await?;
     app.watch.log_note(format!(
         "{machine}: {peer} removed volume {name}; its data is preserved",
         machine = app.directory().display_name(&id)

@@ -31,7 +31,7 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
     socket.connect(address).map_err(lost)?;
     let (began, end) = (Instant::now(), Instant::now() + RESPONSE_TIMEOUT);
-    let secret = fastrand::u64(1..);
+    let secret = generate_request_number().map_err(|error| format!("no time from {server}: {error}"))?;
     socket.send(&build_sntp_request(secret)).map_err(lost)?;
     let mut answer = [0; PACKET];
     loop {
@@ -44,6 +44,19 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
         }
         if Instant::now() >= end {
             return Err(format!("no time from {server}: invalid response"));
+        }
+    }
+}
+
+/// Generates the number of a request from random bytes of the kernel, so that another host can neither predict the
+/// number nor derive other random values from it. The number is never 0, which is the value of an unset timestamp.
+fn generate_request_number() -> Result<u64, getrandom::Error> {
+    loop {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)?;
+        let number = u64::from_be_bytes(random);
+        if number != 0 {
+            return Ok(number);
         }
     }
 }
@@ -100,6 +113,15 @@ mod tests {
         let mut half = answer(&ask, 4, 1, 2_208_988_801);
         half[TRANSMITTED + 4] = 0x80;
         assert_eq!(parse_sntp_response(&half, 7), Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn request_number_does_not_depend_on_the_state_of_fastrand() {
+        let [one, other] = [(); 2].map(|()| {
+            fastrand::seed(7);
+            generate_request_number().unwrap()
+        });
+        assert!(one != other && one != 0 && other != 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::bmc_record::BmcRecord;
 use model::inventory::{Cpu, Inventory};
+use model::layout::root_device_hints::is_portable;
 
 /// Maximum number of characters that the server accepts in each field.
 const TEXT: usize = 256;
@@ -54,7 +55,7 @@ impl MachineRegistration {
     /// Creates the registration from an inventory that contains the LLDP neighbors.
     pub fn new(machine: &str, partition: &str, inventory: &Inventory, bmc: BmcRecord) -> MachineRegistration {
         let system = &inventory.system;
-        let disks = inventory.disks.iter().filter(|disk| !disk.removable);
+        let disks = inventory.disks.iter().filter(|disk| !is_portable(disk));
         let lo =
             RegisteredNic { name: "lo".to_owned(), mac: "00:00:00:00:00:00".to_owned(), ..RegisteredNic::default() };
         let nics = inventory.nics.iter().map(|nic| RegisteredNic {
@@ -129,7 +130,8 @@ mod tests {
         };
         let stick = InventoryDisk { device: "/dev/sdb".into(), removable: true, ..InventoryDisk::default() };
         let disk = InventoryDisk { device: "/dev/sda".into(), size_bytes: 7, ..InventoryDisk::default() };
-        let inventory = Inventory { nics: vec![nic], disks: vec![disk, stick], ..Inventory::default() };
+        let usb = InventoryDisk { device: "/dev/sdc".into(), transport: "usb".into(), ..InventoryDisk::default() };
+        let inventory = Inventory { nics: vec![nic], disks: vec![disk, stick, usb], ..Inventory::default() };
         let registration = MachineRegistration::new("m", "fra", &inventory, BmcRecord::default());
         assert_eq!(registration.disks, [("/dev/sda".to_owned(), 7)]);
         let [lo, eth0] = &registration.nics[..] else { panic!("{registration:?}") };

@@ -16,7 +16,10 @@ mod tests;
 use super::bmc_record::KnownBmc;
 use super::pixie_config::{self, PixieConfig};
 use super::registration::MachineRegistration;
-use super::{AttemptNotice, MetalApi, ReportAcknowledgement, UNKNOWN_PASSWORD_TEXT};
+use super::{
+    AttemptNotice, CHANGED_ALLOCATION_TEXT, MetalApi, ReportAcknowledgement, UNKNOWN_PASSWORD_TEXT,
+    is_same_installation,
+};
 use crate::retry::{AttemptResult, NO_RETRIES, RetryPolicy, TEN_MINUTE_RETRIES};
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -31,6 +34,7 @@ pub(super) use reinstall_attempt_record::ReinstallNoteStore;
 use reinstall_attempt_record::{ATTEMPTS, ReinstallNote};
 use rest::RestClient;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -74,6 +78,8 @@ pub struct MetalApiV1 {
     memory: ReinstallNoteStore,
     /// Note about the reinstall that this boot carries out. The number of attempts already includes this boot.
     note: Mutex<Option<ReinstallNote>>,
+    /// True if the point of no return was refused because image or layout had changed since they were received.
+    is_superseded: AtomicBool,
     pace: V1Timeouts,
 }
 
@@ -101,6 +107,7 @@ impl MetalApiV1 {
             seen: Mutex::default(),
             memory,
             note: Mutex::default(),
+            is_superseded: AtomicBool::default(),
             pace,
         })
     }
@@ -307,17 +314,22 @@ impl MetalApi for MetalApiV1 {
         }
     }
 
-    /// Checks that the allocation or the reinstall is still in force. Before a reinstall, also records the disks: an
-    /// interrupted attempt leaves no install marker on them, so the next attempt identifies them by this record.
+    /// Checks that the allocation or the reinstall is still in force, with the image and the layout that were received.
+    /// Before a reinstall, also records the disks: an interrupted attempt leaves no install marker on them, so the next
+    /// attempt identifies them by this record.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
+        let received = lock_mutex(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let now = self.fetch_current_machine(self.pace.retries)?.allocation;
         let reinstall = notice.order.is_some();
-        let still = now.is_some_and(|now| now.id == notice.allocation && now.reinstall == reinstall);
-        if !still {
+        let Some(now) = now.filter(|now| now.id == notice.allocation && now.reinstall == reinstall) else {
             let what = if reinstall { "the reinstall order of allocation" } else { "allocation" };
             let message =
                 format!("{what} {allocation} is no longer valid. Nothing was written", allocation = notice.allocation);
             return Err(Error::refusal(Phase::Control, message));
+        };
+        if received.is_some_and(|received| !is_same_installation(&received, &now)) {
+            self.is_superseded.store(true, Ordering::Relaxed);
+            return Err(Error::refusal(Phase::Control, CHANGED_ALLOCATION_TEXT));
         }
         if let Some(note) = lock_mutex(&self.note).as_mut().filter(|_| reinstall) {
             (note.order, note.disks) = (notice.order.map(str::to_owned), notice.disks.to_vec());
@@ -341,9 +353,9 @@ impl MetalApi for MetalApiV1 {
             // The machine was already installed, and has booted over PXE by accident. The server already has the report
             // of the installation, and another report would overwrite the console password at the server.
             InstallOutcome::Succeeded { .. } if console_password.is_none() && is_known => {}
-            InstallOutcome::Succeeded { boot, .. } => {
+            InstallOutcome::Succeeded { boot, marker } => {
                 let console_password = console_password.unwrap_or(UNKNOWN_PASSWORD_TEXT);
-                let image = allocation.map(|allocation| allocation.image.id).unwrap_or_default();
+                let image = messages::find_installed_image(marker.as_ref(), allocation.as_ref());
                 let report = messages::encode_report(&self.machine, &image, boot, console_password, &ended.message);
                 self.call_with_retries(self.pace.retries, "Report", &report, REQUEST_TIMEOUT)?;
                 self.delete_note();
@@ -351,10 +363,17 @@ impl MetalApi for MetalApiV1 {
             // The installation is complete, but the server has rejected its report. No other report is sent, and the
             // machine does not reboot.
             InstallOutcome::FailedBegun(failed) if failed.stage == StageName::ReportFinal.as_str() => {}
+            // The operator has changed the order. An abort would cancel the changed order, so the next boot carries the
+            // order out instead.
+            InstallOutcome::FailedUntouched(_) | InstallOutcome::FailedBegun(_)
+                if reinstall && self.is_superseded.load(Ordering::Relaxed) =>
+            {
+                return Ok(ReportAcknowledgement { retry: true });
+            }
             // If no install marker was found, only the note that this machine stores proves that no earlier attempt has
             // written to the disks.
             InstallOutcome::FailedUntouched(failed)
-                if reinstall && (!failed.lacks_record || matches!(self.memory.read_note(), Ok(Some(_)))) =>
+                if reinstall && (!failed.lacks_record || self.is_noted_as_not_started()) =>
             {
                 self.abort_reinstall(false)?;
                 self.delete_note();

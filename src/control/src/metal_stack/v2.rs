@@ -13,7 +13,10 @@ use super::bmc_record::KnownBmc;
 use super::efi_variable_record::FirmwareRecord;
 use super::pixie_config::{self, PixieConfig};
 use super::registration::MachineRegistration;
-use super::{AttemptNotice, MetalApi, ReportAcknowledgement, UNKNOWN_PASSWORD_TEXT};
+use super::{
+    AttemptNotice, CHANGED_ALLOCATION_TEXT, MetalApi, ReportAcknowledgement, UNKNOWN_PASSWORD_TEXT,
+    is_same_installation,
+};
 use crate::retry::{AttemptResult, NO_RETRIES, RetryPolicy, TEN_MINUTE_RETRIES};
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
@@ -166,6 +169,16 @@ impl MetalApiV2 {
         }
     }
 
+    /// Fails if the server now sends another image or another layout than the allocation that this boot has received.
+    fn require_same_installation(&self, now: &Value) -> Result<()> {
+        let received = lock_mutex(&self.allocation).as_ref().map(allocation::parse_allocation).transpose()?;
+        let Some(received) = received else { return Ok(()) };
+        match is_same_installation(&received, &allocation::parse_allocation(now)?) {
+            true => Ok(()),
+            false => Err(Error::refusal(Phase::Control, CHANGED_ALLOCATION_TEXT)),
+        }
+    }
+
     /// Returns whether a stream stays open and silent for `patience`. The silence does not prove that there is no
     /// allocation, because the server may have failed meanwhile.
     fn is_silent(&self, patience: Duration) -> Result<bool> {
@@ -292,14 +305,14 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Checks that the allocation is still in force. The server sends an allocation that is in force immediately on a
-    /// new stream.
+    /// Checks that the allocation is still in force, with the image and the layout that were received. The server sends
+    /// an allocation that is in force immediately on a new stream.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
             let why = match self.wait_on_stream(self.pace.long_silence) {
                 Ok(Some(now)) if now.get("uuid").and_then(Value::as_str) == Some(notice.allocation) => {
-                    return Ok(());
+                    return self.require_same_installation(&now);
                 }
                 Ok(Some(_)) => break "the machine has another allocation".to_owned(),
                 Ok(None) => "no confirmation was received".to_owned(),

@@ -6,7 +6,9 @@
 use super::device_contents::device_node;
 use super::sysfs::ProbeRoots;
 use model::device_name::DevicePath;
-use model::inventory::{ComponentRole, DeviceSignature, Inventory, SpanningComponent, XFS_LOG, XFS_REALTIME};
+use model::inventory::{
+    BTRFS_SEED, ComponentRole, DeviceSignature, Inventory, SpanningComponent, XFS_LOG, XFS_REALTIME,
+};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use uuid::Uuid;
@@ -41,6 +43,8 @@ enum ComponentCondition {
     Zero(u64),
     /// The device is a component if the eight bytes at this offset are not all zero.
     NotZero(u64),
+    /// The device is a component if the little-endian number of eight bytes at this offset contains this bit.
+    BitSet(u64, u64),
 }
 
 const JOURNAL: &str = "filesystem and its external journal";
@@ -49,10 +53,10 @@ const JOURNAL: &str = "filesystem and its external journal";
 /// ext4_super_block`, which is zero for an internal journal. xfs: `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`;
 /// the records of an external log contain the UUID of the filesystem, but a realtime device contains no ID. bcache:
 /// `set_uuid` of `struct cache_sb_disk`; this field is preceded by `version`, and is zero in a backing device without a
-/// cache. Stratis: the pool UUID in the static header. BlueStore: the UUID in the text of the label, which is the same
-/// on data, DB and WAL devices. ZFS: the UUID of the pool, as reported by libblkid; the members of the pool are in
-/// nested lists, which are not parsed.
-const COMPONENT_TYPES: [ComponentKind; 10] = [
+/// cache. btrfs: the bit `BTRFS_SUPER_FLAG_SEEDING` in `flags` of `struct btrfs_super_block`. Stratis: the pool UUID in
+/// the static header. BlueStore: the UUID in the text of the label, which is the same on data, DB and WAL devices. ZFS:
+/// the UUID of the pool, as reported by libblkid; the members of the pool are in nested lists, which are not parsed.
+const COMPONENT_TYPES: [ComponentKind; 11] = [
     component_kind(
         "ext2",
         JOURNAL,
@@ -97,6 +101,13 @@ const COMPONENT_TYPES: [ComponentKind; 10] = [
         ComponentCondition::NotZero(16),
     ),
     component_kind(
+        "btrfs",
+        BTRFS_SEED,
+        ObjectIdSource::Signature,
+        ComponentRole::Serves,
+        ComponentCondition::BitSet(BTRFS_SUPERBLOCK + 0x38, 1 << 32),
+    ),
+    component_kind(
         "stratis",
         "stratis pool",
         ObjectIdSource::Text(512 + 32, 32),
@@ -116,7 +127,11 @@ const COMPONENT_TYPES: [ComponentKind; 10] = [
 /// Filesystems that record the number of their devices in the superblock. Each entry contains the offset and the length
 /// of that field in bytes. The fields are `num_devices` of btrfs' `struct btrfs_super_block` (little-endian), and
 /// `nr_devices` of bcachefs' `struct bch_sb`.
-const DEVICE_COUNT_FIELDS: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
+const DEVICE_COUNT_FIELDS: [(&str, u64, usize); 2] =
+    [("btrfs", BTRFS_SUPERBLOCK + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
+
+/// Offset of the first superblock of btrfs.
+const BTRFS_SUPERBLOCK: u64 = 0x10000;
 
 const fn component_kind(
     signature: &'static str,
@@ -228,6 +243,9 @@ impl ComponentCondition {
             ComponentCondition::Always => true,
             ComponentCondition::Zero(at) => is_zero(*at) == Some(true),
             ComponentCondition::NotZero(at) => is_zero(*at) == Some(false),
+            ComponentCondition::BitSet(at, bit) => {
+                bytes(*at, 8).and_then(|bytes| parse_u64(&bytes)).is_some_and(|number| number & bit != 0)
+            }
         }
     }
 }
@@ -278,8 +296,8 @@ mod tests {
         let one = 1u64.to_le_bytes();
         let (needs, serves) = (ComponentRole::NeedsAnother, ComponentRole::Serves);
         type Case<'a> = (&'a str, &'a str, &'a [(u64, &'a [u8])], &'a [(&'a str, &'a str, ComponentRole)]);
-        let btrfs = 0x10000 + 0x88;
-        let cases: [Case; 23] = [
+        let (btrfs, seeding) = (0x10000 + 0x88, 0x10000 + 0x38);
+        let cases: [Case; 25] = [
             ("ext4", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
             ("ext3", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
             // Internal journal.
@@ -307,6 +325,8 @@ mod tests {
             ("btrfs", WHOLE, &[(btrfs, &3u64.to_le_bytes())], &[("btrfs", WHOLE, ComponentRole::OneOf(3))]),
             ("btrfs", WHOLE, &[(btrfs, &one)], &[]),
             ("btrfs", WHOLE, &[], &[]),
+            ("btrfs", WHOLE, &[(seeding, &(1u64 << 32).to_le_bytes())], &[(BTRFS_SEED, WHOLE, serves)]),
+            ("btrfs", WHOLE, &[(seeding, &1u64.to_le_bytes())], &[]),
             ("bcachefs", WHOLE, &[(4219, &[2])], &[("bcachefs", WHOLE, ComponentRole::OneOf(2))]),
             ("bcachefs", WHOLE, &[(4219, &[1, 9])], &[]),
             ("vfat", "1A2B-3C4D", &[], &[]),
@@ -317,6 +337,22 @@ mod tests {
             let found: Vec<_> = found.iter().map(|(whole, id, role)| (whole.as_str(), id.as_str(), *role)).collect();
             assert_eq!(found, expected, "{kind}");
         }
+    }
+
+    #[test]
+    fn seed_device_of_btrfs_is_recognized() {
+        use super::super::simulated_machine::{FakeMachine, ran};
+        let tree = FakeMachine::new();
+        tree.disk("sda", "../../..", 256 << 20);
+        let path = tree.path("dev/sda").to_str().unwrap().to_owned();
+        ran("mkfs.btrfs", &["-q", "-f", &path]);
+        let parts = || {
+            let inventory = super::super::read_inventory_at(&tree.roots(), super::super::ProbeDepth::Deep).unwrap();
+            inventory.parts.into_iter().map(|part| (part.whole, part.role)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(), []);
+        ran("btrfstune", &["-f", "-S", "1", &path]);
+        assert_eq!(parts(), [(BTRFS_SEED.to_owned(), ComponentRole::Serves)]);
     }
 
     /// The filesystem is created by mkfs.xfs. libblkid does not report a UUID for its log.

@@ -10,6 +10,10 @@ pub const XFS_LOG: &str = "xfs and its external log";
 /// contains nothing that identifies its filesystem.
 pub const XFS_REALTIME: &str = "xfs and its realtime device";
 
+/// Value of [`SpanningComponent::whole`] for a seed device of btrfs. Filesystems that were created on top of the seed
+/// have UUIDs that differ from the UUID of the seed, and their superblocks do not contain the UUID of the seed.
+pub const BTRFS_SEED: &str = "btrfs with a seed device";
+
 /// Device that, according to its superblock, is a component of an object that spans several devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanningComponent {

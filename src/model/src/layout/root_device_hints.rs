@@ -102,7 +102,8 @@ fn explain_differences_by(hints: &DiskHints, disk: &InventoryDisk, identifiers: 
     hints.iter().filter_map(different).chain(unnamed).collect()
 }
 
-fn is_portable(disk: &InventoryDisk) -> bool {
+/// Returns whether the disk is removable or attached by USB. Such a disk need not belong to the machine.
+pub fn is_portable(disk: &InventoryDisk) -> bool {
     disk.transport == USB || disk.removable
 }
 

@@ -25,7 +25,7 @@ pub fn find_disk<'a>(
     match root_device_hints::find_candidates(&wanted.hints, &inventory.disks).as_slice() {
         [one] => Ok(one),
         [] => Err(describe_no_match(wanted, inventory)),
-        several => Err(describe_ambiguity(wanted, several, inventory)),
+        several => Err(describe_ambiguity(&format!("device:{}", wanted.device), several, inventory)),
     }
 }
 
@@ -82,22 +82,23 @@ fn describe_no_match(wanted: &layout::DiskSpec, inventory: &Inventory) -> String
     )
 }
 
-fn describe_ambiguity(
-    wanted: &layout::DiskSpec,
-    candidates: &[&inventory::InventoryDisk],
-    inventory: &Inventory,
-) -> String {
+/// Explains that the hints of `subject` match several disks.
+pub fn describe_ambiguity(subject: &str, candidates: &[&inventory::InventoryDisk], inventory: &Inventory) -> String {
     let paths = candidates.iter().find_map(|disk| Some((disk, multipath::find_other_path(disk, inventory)?)));
     if let Some((disk, other)) = paths {
-        return format!("device:{}: {}", wanted.device, multipath::describe_refusal(disk, other));
+        return format!("{subject}: {}", multipath::describe_refusal(disk, other));
     }
-    let listed: Vec<String> = candidates.iter().map(|disk| describe_attributes(disk)).collect();
     format!(
-        "device:{device} is ambiguous: its hints match {count} disks: {disks}; add a hint that only one of these disks matches",
-        device = wanted.device,
+        "{subject} is ambiguous: its hints match {count} disks: {disks}; add a hint that only one of these disks matches",
         count = candidates.len(),
-        disks = listed.join("; ")
+        disks = describe_candidates(candidates)
     )
+}
+
+/// Describes the disks with all properties that hints can match.
+pub fn describe_candidates(candidates: &[&inventory::InventoryDisk]) -> String {
+    let listed: Vec<String> = candidates.iter().map(|disk| describe_attributes(disk)).collect();
+    listed.join("; ")
 }
 
 /// Describes the disk with all properties that hints can match.

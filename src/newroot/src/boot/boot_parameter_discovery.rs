@@ -75,7 +75,7 @@ fn find_unified_image(root: &NewRoot, preserved: &PreservedEsps) -> String {
 }
 
 fn find_boot_config(root: &NewRoot, has_loader: bool, preserved: &PreservedEsps) -> Result<(BootSource, BootInfo)> {
-    let image = ImageFiles { root, has_loader, preserved };
+    let image = InstalledImageFiles { root, has_loader, preserved };
     for directory in ENTRIES.into_iter().filter(|directory| !preserved.contains(directory)) {
         // Entries are sorted by name only, and the last entry is usually the entry of the newest kernel. The sort order
         // of the specification would also require the contents of the entries.
@@ -99,13 +99,13 @@ fn find_boot_config(root: &NewRoot, has_loader: bool, preserved: &PreservedEsps)
 }
 
 /// Files of an image, and whether the image has a boot loader.
-struct ImageFiles<'a> {
+struct InstalledImageFiles<'a> {
     root: &'a NewRoot,
     has_loader: bool,
     preserved: &'a PreservedEsps,
 }
 
-impl ImageFiles<'_> {
+impl InstalledImageFiles<'_> {
     fn read_boot_config(
         &self,
         from: String,

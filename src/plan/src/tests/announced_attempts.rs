@@ -2,6 +2,7 @@
 
 use super::arrays_and_groups;
 use super::installation_identity::{claim, marker, reinstall};
+use super::interrupted_mkfs::next;
 use super::partly_kept_disks::{MIRRORED, blank_machine};
 use super::renewed_volumes::ONE_GROUP;
 use super::*;
@@ -106,6 +107,23 @@ fn unproven_installation_does_not_count_as_intact() {
         change(&mut layout, &mut inventory, &mut claim);
         assert!(!is_intact(&layout, &inventory, &claim), "{name}");
     }
+}
+
+#[test]
+fn announced_attempt_counts_as_started_if_its_table_exists() {
+    let layout = layout();
+    let mut inventory = installed_with_marker(&layout, machine(), "/dev/sda2");
+    let plan = reinstall(&layout, &inventory, claim()).unwrap();
+    let waiver = |inventory: &Inventory| {
+        let (mode, steps, assigned) = (InstallMode::Reinstall, StepList::default(), Default::default());
+        let mut request = PlanRequest { mode, steps, subject: subject(), assigned, claim: Some(next(&plan)) };
+        crate::intact_installation::drop_announced_attempt(&layout, inventory, &mut request);
+        request.claim.unwrap().waiver
+    };
+    assert_eq!(waiver(&inventory), None);
+    let guid = next(&plan).begun_on[0].guid.clone().unwrap();
+    inventory.disks[0].table.as_mut().unwrap().guid = Some(guid.parse().unwrap());
+    assert_eq!(waiver(&inventory), Some(MarkerWaiver::Begun));
 }
 
 /// The superblock of an array does not prove that the array is intact. It may be at the end of the disk, which is

@@ -146,6 +146,17 @@ fn refuses_to_wipe_possible_realtime_device_without_signature() {
     let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
     let plan = reinstall(&layout, &inventory, given).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("/dev/sda3")), "{plan}");
+    // The filesystem may also be on an unlisted disk.
+    let on_device = |device: &str| {
+        let (layout, mut inventory) = realtime("", false);
+        inventory.parts[0].device = device.into();
+        reinstall(&layout, &inventory, claim())
+    };
+    on_device("/dev/sda2").unwrap();
+    let refusal = on_device("/dev/sdc").unwrap_err();
+    let [problem] = &refusal.problems[..] else { panic!("{refusal}") };
+    assert!(problem.message.contains("xfs on /dev/sdc is on a disk that the layout does not list"), "{refusal}");
+    assert!(problem.message.contains("add the filesystem to the layout"), "no remedy: {refusal}");
     // The plan is accepted if the option specifies a preserved device, or if no device can be the missing one.
     for (option, blank) in [("rtdev=/dev/sdb2", false), ("", true)] {
         let (layout, inventory) = realtime(option, blank);

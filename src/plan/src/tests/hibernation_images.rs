@@ -76,14 +76,17 @@ fn refuses_image_on_a_volume_and_on_a_partly_kept_disk() {
 }
 
 #[test]
-fn image_is_discarded_on_request_or_after_an_attempt_has_started() {
+fn image_is_discarded_on_request_or_after_an_attempt_has_wiped_the_system() {
     let inventory = suspended_to(0, 2);
     let given = |serial: &str| InstallClaim { give_up: vec![serial.to_owned()], ..claim() };
     reinstall(&layout(), &inventory, given("B0")).unwrap_err();
     // The installed system was already wiped, so it can no longer be started.
     let begun = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
-    for claim in [given("A0"), begun] {
-        let plan = reinstall(&layout(), &inventory, claim).unwrap();
+    let wiped = Inventory { filesystems: Vec::new(), ..inventory.clone() };
+    // The attempt was only announced: the old system is still there.
+    reinstall(&layout(), &inventory, begun.clone()).unwrap_err();
+    for (inventory, claim) in [(&inventory, given("A0")), (&wiped, begun)] {
+        let plan = reinstall(&layout(), inventory, claim).unwrap();
         let warned = format!("/dev/sda3 {REASON}");
         assert!(plan.warnings.iter().any(|warning| warning.starts_with(&warned)), "{:?}", plan.warnings);
     }

@@ -42,6 +42,23 @@ fn first_installation_continues_after_any_power_failure() {
     }
 }
 
+/// Only slot, model and size show that the disk with data is the disk on which the installation was started.
+#[test]
+fn continued_first_installation_warns_about_a_disk_without_identifiers() {
+    let mut machine = machine();
+    machine.disks[0].by_path = "/dev/disk/by-path/pci-1".to_owned();
+    machine.disks[1].serial = "B0".to_owned();
+    let plan = install(&layout(), &machine, claim()).unwrap();
+    let claim = InstallClaim { begun_on: announced(&plan), ..claim() };
+    let warnings = |machine: &Inventory| install(&layout(), machine, claim.clone()).unwrap().warnings;
+    let said = "no identifier proves that this installation was started on this disk";
+    let found = warnings(&machine);
+    let found: Vec<&String> = found.iter().filter(|warning| warning.contains(said)).collect();
+    assert!(found.len() == 1 && found[0].contains("/dev/sda"), "{found:?}");
+    machine.disks[0].blank = true;
+    assert!(!warnings(&machine).iter().any(|warning| warning.contains(said)));
+}
+
 type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]

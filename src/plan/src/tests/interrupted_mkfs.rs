@@ -178,6 +178,18 @@ fn recreates_disk_again_unless_it_is_complete() {
     assert!(reinstall(&layout(), &half, nothing).is_err());
 }
 
+/// The response to the announcement was lost, so the old system continued to run, and may have written to the disk.
+#[test]
+fn disk_is_not_recreated_again_if_the_attempt_was_only_announced() {
+    let mut machine = marked();
+    empty(&mut machine.disks[1], "B1");
+    let first = reinstall(&layout(), &machine, claim()).unwrap();
+    assert_eq!(verdicts(&reinstall(&layout(), &machine, next(&first)).unwrap())[1], DiskVerdict::Make);
+    machine.disks[1].blank = false;
+    let refusal = reinstall(&layout(), &machine, next(&first)).unwrap_err();
+    assert_eq!(refusal.disks[1].verdict, DiskVerdict::Keep, "{refusal}");
+}
+
 /// Returns a machine in which a changed disk has the name of the attempt's disk, and the attempt's disk has another
 /// name.
 fn swapped(inventory: &Inventory, change: fn(&mut inventory::InventoryDisk)) -> Inventory {

@@ -5,7 +5,7 @@ use super::partly_kept_disks::{installed_with, problems_of, renew};
 use super::renewed_next_to_thin_pool::{layout_without_data, with_pool};
 use super::*;
 use model::device_name::{DevicePath, KernelName};
-use model::inventory::{ComponentRole, InspectionFailure, InspectionTarget, SpanningComponent};
+use model::inventory::{BTRFS_SEED, ComponentRole, InspectionFailure, InspectionTarget, SpanningComponent};
 
 const ID: &str = "7d2f1c1e-0000-4000-8000-000000000001";
 
@@ -164,6 +164,33 @@ fn counts_components_if_their_number_is_recorded() {
     }
 }
 
+/// A filesystem that was created on top of a seed has another UUID than the seed.
+#[test]
+fn refuses_to_wipe_btrfs_seed_while_another_btrfs_lacks_a_device() {
+    let seed = part("/dev/sda3", "btrfs", BTRFS_SEED, ComponentRole::Serves);
+    let seed = SpanningComponent { id: "seed".to_owned(), ..seed };
+    for (device, fate) in
+        [("/dev/sdb1", "must be preserved"), ("/dev/sdc", "is on a disk that the layout does not list")]
+    {
+        let other = part(device, "btrfs", "btrfs", ComponentRole::OneOf(2));
+        let inventory = Inventory { parts: vec![other.clone(), seed.clone()], ..marked() };
+        let reasons = reasons(reinstall(&layout(), &inventory, claim()));
+        let [reason] = &reasons[..] else { panic!("{device}: {reasons:#?}") };
+        assert!(reason.contains("although /dev/sda3 is a seed device of btrfs"), "{reason}");
+        assert!(reason.contains(&format!("btrfs on {device} {fate}, and only 1 of 2 devices are present")), "{reason}");
+        assert!(reason.ends_with("--give-up A0"), "{reason}");
+        let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
+        let plan = reinstall(&layout(), &inventory, given).unwrap();
+        assert!(plan.warnings.iter().any(|said| said.contains("seed device of btrfs")), "{plan}");
+        // The other filesystem is complete, or the seed is not wiped.
+        let complete = SpanningComponent { role: ComponentRole::OneOf(1), ..other.clone() };
+        let preserved = SpanningComponent { device: "/dev/sdb1".into(), ..seed.clone() };
+        for parts in [vec![complete, seed.clone()], vec![other, preserved]] {
+            reinstall(&layout(), &Inventory { parts, ..marked() }, claim()).unwrap();
+        }
+    }
+}
+
 #[test]
 fn incomplete_groups_and_arrays_miss_a_component() {
     let member =
@@ -228,9 +255,11 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
             assert!(reason.contains(&format!("the content of {name}")), "{reason}");
             let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
             reinstall(&layout(), &inventory, given).unwrap();
-            // After a started attempt, the object is accepted, because the attempt may have left it.
+            // After an attempt has wiped the old system, the object is accepted, because the attempt may have left it.
             let started = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
-            reinstall(&layout(), &inventory, started).unwrap();
+            let wiped = Inventory { filesystems: Vec::new(), ..inventory.clone() };
+            reinstall(&layout(), &wiped, started.clone()).unwrap();
+            assert!(reinstall(&layout(), &inventory, started).is_err(), "the old system is still there");
             // An active volume is not opaque, because its content was inspected.
             inventory.groups[0].volumes[0].running = Some("dm-0".into());
             reinstall(&layout(), &inventory, claim()).unwrap();

@@ -27,6 +27,7 @@ fn blank() -> Inventory {
 fn installs_on_blank_disks() {
     let plan = planned(&blank(), InstallMode::Install, first()).unwrap();
     assert!(plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::Wipe));
+    assert!(plan.to_string().contains("read all of sda"), "samples do not prove that a disk is blank: {plan}");
     // An unlisted disk may have any content.
     let mut other = blank();
     other.disks[2].blank = false;
@@ -87,6 +88,37 @@ fn accepts_nonblank_disks_with_proof_of_ownership() {
     forgotten.waiver = Some(MarkerWaiver::Operator);
     let why = reasons(planned(&inventory, InstallMode::Reinstall, forgotten));
     assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");
+}
+
+/// The disks have neither serial numbers nor partition tables, so they may not be the disks of the attempt.
+#[test]
+fn disks_that_only_look_like_those_of_a_started_attempt_are_not_erased() {
+    let mut inventory = blank();
+    for (disk, slot) in inventory.disks.iter_mut().zip(["1", "2", "3"]) {
+        disk.by_path = format!("/dev/disk/by-path/pci-{slot}");
+    }
+    let records = inventory.disks.iter().take(2).map(|disk| RecordedDisk {
+        device: disk.device.to_string(),
+        size_bytes: disk.size_bytes,
+        sector_bytes: disk.sector_bytes,
+        by_path: disk.by_path.clone(),
+        ..RecordedDisk::default()
+    });
+    let mut started = InstallClaim { begun_on: records.collect(), ..first() };
+    planned(&inventory, InstallMode::Install, started.clone()).unwrap();
+    for disk in &mut inventory.disks[..2] {
+        disk.blank = false;
+        disk.signatures = vec![DeviceSignature { kind: "ext4".into(), ..DeviceSignature::default() }];
+    }
+    let refused = |inventory: &Inventory, claim: InstallClaim| {
+        let why = reasons(planned(inventory, InstallMode::Install, claim)).into_iter();
+        why.filter(|line| line.starts_with("blank_only: ")).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&inventory, started.clone()).len(), 2);
+    // A serial number proves that the attempt was started on the first disk.
+    (inventory.disks[0].serial, started.begun_on[0].serial) = ("A0".to_owned(), "A0".to_owned());
+    let found = refused(&inventory, started);
+    assert!(found.len() == 1 && found[0].starts_with("blank_only: /dev/sdb "), "{found:?}");
 }
 
 /// A marker proves only that the disks that it records belong to the machine, and not that other disks do.

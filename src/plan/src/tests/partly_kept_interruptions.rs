@@ -5,6 +5,7 @@ use super::interrupted_mkfs::next;
 use super::partly_kept_disks::{MIRRORED, data_of, installed_with};
 use super::*;
 use crate::simulator::cut;
+use model::inventory::FilesystemContents;
 use operations::{DeviceOp, Operation, SessionOp};
 
 /// Returns the plan of an attempt, with UUIDs that differ from those of the other attempts.
@@ -69,6 +70,46 @@ fn an_interrupted_reinstall_is_not_repeated_without_its_order() {
     let left = Inventory { filesystems: Vec::new(), ..cut(&first, machine, usize::MAX) };
     let refused = reasons(attempt(MIRRORED, &left, claim(), 2000));
     assert!(refused.iter().any(|why| why.contains("no filesystem there has the marker")), "{refused:#?}");
+}
+
+/// Layout with the system and preserved data on one disk.
+const ONE_DISK: &str = "id: one-disk
+constraints: {sizes: [], images: {}}
+disks:
+- device: /dev/sda
+  wipeonreinstall: true
+  partitions: [{number: 1, label: efi, size: 500, gpttype: ef00}, {number: 2, size: 5000}, {number: 3, size: 0, preserve: true}]
+filesystems:
+- {path: /, device: /dev/sda2, format: ext4, label: root}
+- {path: /boot/efi, device: /dev/sda1, format: vfat}
+- {path: /srv, device: /dev/sda3, format: ext4, label: srv}
+";
+
+fn data_partition(machine: &mut Inventory) -> &mut inventory::DiskPartition {
+    &mut machine.disks[0].table.as_mut().unwrap().partitions[2]
+}
+
+/// The server recorded the start of the attempt, but its response was lost. The old system continued to run, and may
+/// have written to the preserved partition that the attempt had found empty.
+#[test]
+fn a_partition_that_the_old_system_may_have_written_is_not_recreated() {
+    let mut machine = installed_with(ONE_DISK);
+    machine.disks[0].serial = "A".to_owned();
+    let data = data_partition(&mut machine);
+    (data.signatures, data.blank) = (Vec::new(), true);
+    let (device, marker) = ("/dev/sda2".into(), Some(marker(&machine)));
+    machine.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
+    let first = attempt(ONE_DISK, &machine, claim(), 1000).unwrap_or_else(|refusal| panic!("{refusal}"));
+    let again = attempt(ONE_DISK, &machine, next(&first), 2000).unwrap_or_else(|refusal| panic!("{refusal}"));
+    for plan in [&first, &again] {
+        assert!(plan.to_string().contains("read all of sda3"), "{plan}");
+    }
+    data_partition(&mut machine).blank = false;
+    let refused = reasons(attempt(ONE_DISK, &machine, next(&first), 2000));
+    assert!(refused.iter().any(|why| why.contains("unrecognized data")), "{refused:#?}");
+    // The attempt has erased the old system, so the unrecognized data is an unfinished filesystem.
+    machine.filesystems.clear();
+    attempt(ONE_DISK, &machine, next(&first), 2000).unwrap_or_else(|refusal| panic!("{refusal}"));
 }
 
 /// The second copy of the data disappears between two attempts.

@@ -262,7 +262,8 @@ fn no_reinstall_of_a_damaged_machine_destroys_preserved_data() {
         let begin = super::arrays_and_groups::operations(&plan, StageName::ReportBegin);
         let [Operation::Run(SessionOp::AnnouncePointOfNoReturn(AnnouncePointOfNoReturn { disks, .. }))] = begin else { panic!("{begin:?}") };
         let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };
-        let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let ended = Inventory { filesystems: Vec::new(), ..reinstalled };
+        let again = reinstall(&layout, &ended, request).unwrap_or_else(|refusal| panic!("{refusal}"));
         prop_assert!(verdicts(&again).iter().all(|verdict| *verdict != DiskVerdict::Make));
     });
     judged.assert_shares(&[

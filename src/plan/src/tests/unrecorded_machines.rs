@@ -149,6 +149,20 @@ fn started_installation_continues_on_its_recorded_disks() {
     assert_eq!(said.len(), 1, "{said:?}");
 }
 
+/// Without a serial number, the blank disk may be a disk with data under the name of the system disk.
+#[test]
+fn blank_disk_without_an_identifier_is_read_completely() {
+    let is_read = |inventory: &Inventory, claim: InstallClaim| {
+        install(&one_disk(), inventory, claim).unwrap().to_string().contains("read all of sda")
+    };
+    let mut nameless = blank();
+    nameless.disks[0].serial.clear();
+    assert!(is_read(&nameless, forgotten()));
+    assert!(!is_read(&blank(), forgotten()));
+    // A first installation with the records of the control plane may wipe any listed disk.
+    assert!(!is_read(&nameless, InstallClaim { order: None, ..claim() }));
+}
+
 /// `--without-marker` confirms that the disk with the marker was replaced, but does not identify the other disks.
 #[test]
 fn reinstall_without_record_erases_no_disk_by_name() {

@@ -1,6 +1,6 @@
 //! A preserved or unlisted device that appears blank is read completely first, because samples prove nothing.
 
-use super::installation_identity::{claim, forget_marker, marked, reinstall};
+use super::installation_identity::{claim, forget_marker, marked, marker, reinstall};
 use super::*;
 use operations::StageName;
 
@@ -43,9 +43,9 @@ fn preserved_or_wiped_content_is_not_read() {
 /// A whole disk is not read if the record proves that it is not the disk of the installation.
 #[test]
 fn whole_disk_is_read_unless_proven_to_be_new() {
-    let replaced = |serial: &str, forgotten: bool| {
+    let replaced = |serial: &str, size_mib: u64, forgotten: bool| {
         let (mut inventory, mut claim) = (marked(), claim());
-        let blank = inventory::InventoryDisk { serial: serial.to_owned(), blank: true, ..disk("sdb", 8_000) };
+        let blank = inventory::InventoryDisk { serial: serial.to_owned(), blank: true, ..disk("sdb", size_mib) };
         inventory.disks[1] = blank;
         if forgotten {
             forget_marker(&mut inventory, &mut claim);
@@ -53,11 +53,70 @@ fn whole_disk_is_read_unless_proven_to_be_new() {
         }
         proof(&reinstall(&layout(), &inventory, claim).unwrap_or_else(|refusal| panic!("{refusal}")))
     };
-    assert_eq!(replaced("NEW", false), None);
+    assert_eq!(replaced("NEW", 8_000, false), None);
     // No property distinguishes the disk from the disk of the installation.
-    assert!(replaced("", false).is_some_and(|proof| proof.contains("sdb")));
+    assert!(replaced("", 8_000, false).is_some_and(|proof| proof.contains("sdb")));
+    // A different size is not a proof: a virtual disk may have been enlarged.
+    assert!(replaced("", 8_001, false).is_some_and(|proof| proof.contains("sdb")));
     // Without a record, it is unknown whether the disk was replaced.
-    assert!(replaced("NEW", true).is_some_and(|proof| proof.contains("sdb")));
+    assert!(replaced("NEW", 8_000, true).is_some_and(|proof| proof.contains("sdb")));
+}
+
+/// Case: serial number of the disk that has replaced the wiped disk sda, further changes, and whether the disk is read.
+type WipedCase = (&'static str, &'static str, fn(&mut Layout, &mut Inventory, &mut InstallClaim), bool);
+
+/// Changes the machine and its records as if an attempt had been started on the disks.
+fn start_attempt(_: &mut Layout, inventory: &mut Inventory, claim: &mut InstallClaim) {
+    inventory.disks[0].by_path = "/dev/disk/by-path/pci-1".to_owned();
+    let mut begun_on = marker(inventory).disks;
+    (begun_on[0].by_path, begun_on[0].sector_bytes) = (inventory.disks[0].by_path.clone(), 512);
+    (claim.begun_on, claim.waiver) = (begun_on, Some(MarkerWaiver::Begun));
+}
+
+/// The disk that will be wiped is not proven to be the recorded one, and all of its samples are zero.
+#[test]
+fn wiped_disk_is_read_unless_its_identity_is_known() {
+    let cases: [WipedCase; 7] = [
+        ("replacement", "NEW", |_, _, _| {}, false),
+        ("disk without an identifier", "", |_, _, _| {}, true),
+        (
+            "another recorded disk has no identifier",
+            "NEW",
+            |_, _, claim| claim.installed.as_mut().unwrap().disks[1].serial.clear(),
+            true,
+        ),
+        ("no record of any disk", "NEW", |_, _, claim| claim.installed = None, true),
+        (
+            "no record, but the disk is discarded",
+            "NEW",
+            |_, _, claim| {
+                claim.installed = None;
+                claim.give_up = vec!["NEW".to_owned()];
+            },
+            false,
+        ),
+        (
+            "no record, but the layout identifies the disk",
+            "NEW",
+            |layout, _, claim| {
+                claim.installed = None;
+                layout.disks[0].hints = [("serial".to_owned(), "NEW".to_owned())].into();
+            },
+            false,
+        ),
+        ("disk of an interrupted attempt", "", start_attempt, false),
+    ];
+    for (name, serial, change, is_read) in cases {
+        let (mut layout, mut inventory, mut claim) = (layout(), marked(), claim());
+        forget_marker(&mut inventory, &mut claim);
+        claim.waiver = Some(MarkerWaiver::Operator);
+        inventory.disks[0] = inventory::InventoryDisk { serial: serial.to_owned(), blank: true, ..disk("sda", 20_000) };
+        change(&mut layout, &mut inventory, &mut claim);
+        let plan = reinstall(&layout, &inventory, claim).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        assert_eq!(plan.disks[0].verdict, DiskVerdict::Wipe, "{name}");
+        let proof = proof(&plan);
+        assert_eq!(proof.as_ref().is_some_and(|proof| proof.contains("sda")), is_read, "{name}: {proof:?}");
+    }
 }
 
 /// The disk has a table that an interrupted run wrote. Its partitions, and the space between them, are read.

@@ -270,7 +270,7 @@ fn machine_with_forbidden_disk_boot_never_exits_ipxe() {
     let held = hold_script("http://10.0.2.2:8080", "m");
     assert_eq!(
         held,
-        "#!ipxe\n:again\necho drophammer: m waits: it takes part in a migration, and its file does not list the NIC ${netX/mac}\n\
+        "#!ipxe\n:again\necho drophammer: m waits: it must not boot its disks, and its file does not list the NIC ${netX/mac}\n\
          sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}&arch=${buildarch} || goto again\n"
     );
     assert!(!held.contains("exit") && !held.contains("sanboot"));

@@ -104,6 +104,21 @@ async fn entry_contains_changed_values_without_secrets() {
     assert!(entry["reason"].as_str().unwrap().contains("user ann exists already"), "{entry}");
 }
 
+/// The file with the parameters is created by the first request, and changed by the second one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entry_hides_site_wide_parameters_of_os_definitions() {
+    let server = Running::start().await;
+    for (value, fields) in [("hunter2", ["after"].as_slice()), ("hunter3", &["before", "after"])] {
+        let body = json!({"changes": [format!("root_key={value}")]});
+        let answer = server.v1("POST", "/v1/os/web/parameters", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let entry = server.audit("limit=1").await.remove(0);
+        let text = entry.to_string();
+        assert!(text.contains("os/parameters.yaml") && !text.contains("hunter"), "{text}");
+        assert!(fields.iter().all(|field| entry["changes"][0][field].to_string().contains("(hidden)")), "{text}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entry_of_new_machine_contains_only_its_file() {
     let server = Running::start().await;

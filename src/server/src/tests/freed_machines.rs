@@ -215,6 +215,51 @@ async fn orders_of_removed_allocations_are_not_carried_out_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_remains_if_the_machine_file_cannot_be_changed() {
+    let server = Running::start_in(with_secrets()).await;
+    server.installed().await;
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
+    let [file, real, link] = ["machines/one.yaml", "one.real", "one.link"].map(|name| server.dir.path().join(name));
+    std::fs::copy(&file, &real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    std::fs::rename(&link, &file).unwrap();
+    let answer = server.free().await;
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    assert!(answer.text().contains("edit the file to which the link points"), "{}", answer.text());
+    assert_eq!(server.open_orders().await, 1);
+    assert_eq!(server.begin(&token, &order).await, 200, "the boot continues");
+}
+
+/// A program writes the machine file in two steps. The first part is a valid file without an allocation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_written_machine_file_does_not_cancel_the_order() {
+    let server = Running::start_in(with_secrets()).await;
+    let file = server.file("machines/one.yaml");
+    server.installed().await;
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
+    let (first_part, _) = file.split_once("allocation:").unwrap();
+    let began = std::time::Instant::now();
+    server.write("machines/one.yaml", first_part);
+    while !server.listed().await["allocation"].is_null() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(server.begin(&token, &order).await, 409, "the order is not carried out in the meantime");
+    server.write("machines/one.yaml", &file);
+    if began.elapsed() > Duration::from_millis(1500) {
+        println!("skipped: this host is too slow to write both parts within the settling time");
+        return;
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(server.listed().await["allocation"], "a1");
+    assert_eq!(server.open_orders().await, 1, "{}", server.heard.text());
+    assert_eq!(server.begin(&token, &order).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_without_its_machine_file_continues_but_does_not_start() {
     let server = Running::start_in(with_secrets()).await;
     let file = server.file("machines/one.yaml");

@@ -3,6 +3,7 @@
 
 use super::*;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use testing::executables::write_executable;
 
 fn write(dir: &Path, name: &str, text: &str) {
@@ -197,6 +198,8 @@ async fn definitions_are_listed_and_their_parameters_changed() {
         answer.text()
     );
     assert!(server.file("os/parameters.yaml").contains("track=stable"), "{}", server.file("os/parameters.yaml"));
+    let permissions = fs::metadata(server.dir.path().join("os/parameters.yaml")).unwrap().permissions();
+    assert_eq!(permissions.mode() & 0o777, 0o640, "a parameter can be a secret");
     assert_eq!(change("/v1/os/later/parameters", &["any=thing"]).await.status, 200);
     assert_eq!(ask("GET", "/v1/os/web", Value::Null).await.json()["preset"], json!({"web": ["track"]}));
     if !server.heard.text().contains("was not run here") {

@@ -2,7 +2,7 @@
 //! symbolic links, files that are too large or not UTF-8, and files in unknown folders.
 
 use super::document_paths::{DOCUMENT_BYTES, check_document_path, is_document_folder, is_single_document};
-use crate::yaml_folder::{has_secrets, is_world_readable};
+use crate::readable_secrets::{can_contain_secrets, is_world_readable};
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -131,7 +131,7 @@ impl ImportedDirectory {
             }
             Err(error) => return self.add_problem(&path, &error.to_string()),
         };
-        if (relative == "registries.json" || has_secrets(&text)) && is_world_readable(&path) {
+        if can_contain_secrets(relative, &text) && is_world_readable(&path) {
             self.readable_secrets.push(path);
         }
         // Only files of OS definitions can be executable.

@@ -5,6 +5,7 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use store::FileStamp;
 
 /// Maximum total size of a definition's files, in bytes. A definition consists of small scripts and lists, all of which
 /// are sent to the agent.
@@ -14,10 +15,9 @@ const MAXIMUM_FILES: usize = 200;
 /// Maximum depth of nested folders.
 const MAXIMUM_DIRECTORY_DEPTH: usize = 4;
 
-/// Stamp of a definition's folder, which changes whenever a file in the folder changes. It contains the path, size,
-/// modification time (seconds and nanoseconds) and mode of each file. For a definition in the database, it contains the
-/// path and revision of each file; the other numbers are 0.
-pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
+/// Stamp of a definition's folder, which changes whenever a file in the folder changes. It contains the stamp of each
+/// file, with the path in the definition, and the mode of the file, which is 0 for a definition in the database.
+pub(crate) type FolderStamp = Vec<(FileStamp, u32)>;
 
 /// Returns the stamp of a definition's folder.
 ///
@@ -26,7 +26,7 @@ pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
     let mut stamp = FolderStamp::new();
     walk_files(folder, "", 0, &mut |path, metadata, _| {
-        stamp.push((path, metadata.len(), metadata.mtime(), metadata.mtime_nsec(), metadata.mode()));
+        stamp.push((FileStamp::from_metadata(path, metadata), metadata.mode()));
         if stamp.len() > MAXIMUM_FILES {
             Err(io::Error::other(format!("the definition has more than {MAXIMUM_FILES} files")))
         } else {
@@ -137,6 +137,21 @@ mod tests {
         let before = stamp_folder(&own).unwrap();
         assert_eq!(stamp_folder(&own).unwrap(), before);
         fs::set_permissions(own.join("verify"), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_ne!(stamp_folder(&own).unwrap(), before);
+    }
+
+    #[test]
+    fn replaced_file_with_equal_size_and_time_changes_the_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+        fs::create_dir(&own).unwrap();
+        for (path, text) in [(&own.join("verify"), "one"), (&other, "two")] {
+            fs::write(path, text).unwrap();
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        }
+        let before = stamp_folder(&own).unwrap();
+        fs::rename(&other, own.join("verify")).unwrap();
         assert_ne!(stamp_folder(&own).unwrap(), before);
     }
 

@@ -1,12 +1,12 @@
 //! Assignment of the target machine's disks to the disk names of the layout. If the migration order assigns disks, it
 //! must assign one to every disk name. Otherwise, disks with the same names or matching hints are assigned. If a name
-//! is left without a disk, all non-removable disks are assigned in the order of their names instead; the number of
-//! these disks must equal the number of names. The module performs no I/O.
+//! is left without a disk, all disks that are neither removable nor attached by USB are assigned in the order of their
+//! names instead; the number of these disks must equal the number of names. The module performs no I/O.
 
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
 use model::inventory::InventoryDisk as Found;
-use model::layout::root_device_hints::{explain_differences, find_candidates};
+use model::layout::root_device_hints::{explain_differences, find_candidates, is_portable};
 use model::layout::{DiskSpec, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,9 +61,9 @@ pub fn map_disks(
     Err(problems)
 }
 
-/// Assigns disks of the machine to the disk names of the layout, by equal name or by matching hints. If a name is left
-/// without a disk, assigns all non-removable disks in the order of their names instead. Returns an empty map if the
-/// number of these disks differs from the number of names.
+/// Assigns disks of the machine to the disk names of the layout, by equal name or by matching hints. If a name is
+/// left without a disk, assigns all disks that are neither removable nor attached by USB in the order of their names
+/// instead. Returns an empty map if the number of these disks differs from the number of names.
 fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a DiskSpec| {
         let name = disk.device.as_str();
@@ -77,7 +77,7 @@ fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a s
     if by_name.len() == listed.len() {
         return by_name;
     }
-    let mut fixed: Vec<&Found> = found.iter().filter(|disk| !disk.removable).collect();
+    let mut fixed: Vec<&Found> = found.iter().filter(|disk| !is_portable(disk)).collect();
     fixed.sort_by(|one, other| natural_sort_key(one.device.as_str()).cmp(&natural_sort_key(other.device.as_str())));
     if fixed.len() != listed.len() {
         return BTreeMap::new();
@@ -121,8 +121,12 @@ fn to_marked_disk(name: &str, disk: &Found) -> RecordedDisk {
 fn list_choices(layout: &Layout, found: &[Found]) -> String {
     let serial = |disk: &Found| if disk.serial.is_empty() { String::new() } else { format!(" serial {}", disk.serial) };
     let has = found.iter().map(|disk| {
-        let removable = if disk.removable { ", removable" } else { "" };
-        format!("{} ({}{}{removable})", disk.device.as_str(), format_bytes(disk.size_bytes), serial(disk))
+        let portable = match (disk.removable, is_portable(disk)) {
+            (true, _) => ", removable",
+            (false, true) => ", usb",
+            (false, false) => "",
+        };
+        format!("{} ({}{}{portable})", disk.device.as_str(), format_bytes(disk.size_bytes), serial(disk))
     });
     let has = has.collect::<Vec<_>>().join(", ");
     let flags = layout.disks.iter().map(|disk| format!("--disk {}=DISK", disk.device.as_str()));
@@ -186,6 +190,8 @@ filesystems:
         };
         assert_eq!(paired(&sata, &[]), both("A", "B"));
         assert_eq!(paired(&nvme, &[]), both("N2", "N10"), "in the order of their numbers, and no stick");
+        let external = Found { transport: "usb".to_owned(), ..disk("sda", "E", false) };
+        assert_eq!(paired(&[nvme[0].clone(), nvme[1].clone(), external], &[]), both("N2", "N10"));
         assert_eq!(paired(&sata, &[("/dev/sda", "C"), ("/dev/sdb", "/dev/sda")]), both("C", "A"));
         assert_eq!(paired(&nvme, &[("/dev/sda", "nvme10n1"), ("/dev/sdb", "N2")]), both("N10", "N2"));
     }

@@ -280,8 +280,11 @@ fn record_installed(
     };
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
-    // The machine's disks now contain this installation, and no longer a system that a migration has copied to them.
+    // The machine's disks now contain this installation, and no longer a system that a migration has copied to them, or
+    // an incomplete system of another allocation.
     remove_prohibition(transaction, machine, None)?;
+    let replaced = "UPDATE allocations SET begun = NULL WHERE machine = ?1 AND id <> ?2 AND begun IS NOT NULL";
+    transaction.execute(replaced, [machine, allocation])?;
     // If the agent only found and booted an installed system, its report does not list volumes.
     let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
     transaction.execute(

@@ -67,6 +67,46 @@ fn database_of_earlier_schema_is_upgraded_with_its_records() {
     assert!(install_state(&state, "n").succeeded);
 }
 
+/// Earlier versions did not record the inode, so a file that replaced another one could have the digest of that file.
+#[test]
+fn digest_of_an_earlier_version_is_computed_again() {
+    if test_engine::is_postgres("the table of an earlier version is created in a file") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let old = rusqlite::Connection::open(dir.path().join("state.sqlite")).unwrap();
+    old.execute_batch(
+        "CREATE TABLE digests (
+            path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+         INSERT INTO digests VALUES ('/i', 3, '1', 'sha256:00');",
+    )
+    .unwrap();
+    drop(old);
+    let state = open(&dir);
+    let (path, mtime, inode) = ("/i".to_owned(), "1".to_owned(), "7 1".to_owned());
+    let stamp = FileStamp { path, size: 3, mtime, inode, device: 2 };
+    assert_eq!(state.find_digest(&stamp).unwrap(), None);
+    state.store_digest(&stamp, "sha256:01").unwrap();
+    assert_eq!(state.find_digest(&stamp).unwrap().as_deref(), Some("sha256:01"));
+}
+
+/// The other file has the same path, size and modification time, as in a Nix store or after `cp -p`.
+#[test]
+fn stamp_of_a_replaced_file_differs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("a.img"), dir.path().join("b.img"));
+    for (path, content) in [(&path, "one"), (&other, "two")] {
+        fs::write(path, content).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    }
+    let before = image_digest_cache::file_stamp(&path).unwrap();
+    fs::rename(&other, &path).unwrap();
+    let after = image_digest_cache::file_stamp(&path).unwrap();
+    assert_eq!((&after.path, after.size, &after.mtime), (&before.path, before.size, &before.mtime));
+    assert_ne!(after, before);
+}
+
 #[test]
 fn file_that_is_not_a_database_is_refused() {
     if test_engine::is_postgres("PostgreSQL has no database file in the directory") {

@@ -2,6 +2,7 @@
 
 use super::super::deploy_args::{IronicNode, plan_refusal};
 use super::super::inject_files::{self, FileDestination};
+use super::super::root_disk::{self, CONFIG_DRIVE};
 use super::super::{direct_deploy, skipped_disks};
 use super::{StepRunner, step_refusal};
 use common::error::Result;
@@ -10,9 +11,9 @@ use model::allocation::AssignedMachine;
 use model::deploy_steps::EraseMode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{FirmwareType, Inventory, InventoryDisk};
-use model::pool_machine_disks::ConnectedDisk;
+use model::layout::root_device_hints;
 use model::storage_graph::DeviceStack;
-use operations::{AddedPartition, InjectedFile};
+use operations::{AddedPartition, DiskIdentity, InjectedFile};
 use plan::{PlanSubject, request_from_allocation};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,33 +22,41 @@ use uuid::Uuid;
 const IMAGE_NOT_INSTALLED: &str =
     "the boot loader cannot be installed, because no image was installed since this machine booted";
 
-/// Partition name that identifies a config drive.
-const CONFIG_DRIVE: &str = "config-2";
-
-/// Whole-disk image that was written in this boot, and its disk.
+/// Whole-disk image that was written in this boot, and the disk to which it was written.
 #[derive(Clone)]
 pub(super) struct WrittenImage {
-    pub(super) disk: KernelName,
-    /// Identity of the disk. After a disk was reconnected, another disk may have its kernel name.
-    pub(super) identity: ConnectedDisk,
-    pub(super) subject: PlanSubject,
+    pub(super) disk: DiskIdentity,
+    subject: PlanSubject,
 }
 
 impl WrittenImage {
+    /// Returns the disk to which the image was written.
+    ///
+    /// # Errors
+    /// Fails if the disk is absent, or if its name now refers to another disk.
+    fn find_disk<'a>(&self, inventory: &'a Inventory) -> Result<&'a InventoryDisk> {
+        let device = &self.disk.device;
+        match inventory.disks.iter().find(|disk| disk.device == *device) {
+            Some(disk) if DiskIdentity::from_disk(disk) == self.disk => Ok(disk),
+            Some(_) => Err(step_refusal(&format!(
+                "{device} is no longer the disk to which the image was written: its size, serial number, WWN or sequence \
+                 number (diskseq) has changed; write the image again"
+            ))),
+            None => Err(step_refusal(&format!("{device}, to which the image was written, is no longer present"))),
+        }
+    }
+
     /// Returns whether the device is on the disk to which the image was written.
     fn contains(&self, device: &DevicePath, inventory: &Inventory) -> bool {
         let stack = DeviceStack::new(inventory);
-        let found = self.find_disk(inventory);
+        let found = self.find_disk(inventory).ok();
         found.is_some_and(|disk| stack.disks_below(&stack.kernel_name(device)).contains(&disk.name))
-    }
-
-    fn find_disk<'a>(&self, inventory: &'a Inventory) -> Option<&'a InventoryDisk> {
-        inventory.disks.iter().find(|disk| ConnectedDisk::from(*disk) == self.identity)
     }
 }
 
 impl StepRunner {
-    /// Erases all disks for which `wanted` returns true.
+    /// Erases all disks for which `wanted` returns true. Disks that are removable or attached by USB are erased only if
+    /// `root_device` selects them.
     pub(super) fn erase_disks(
         &self,
         node: &IronicNode,
@@ -61,13 +70,15 @@ impl StepRunner {
         skipped.extend(others.map(|disk| disk.name.clone()));
         let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
         let subject = PlanSubject { machine, name, image: "nothing".to_owned(), url: String::new() };
-        let part =
-            plan::plan_erasure(&inventory, erase, &skipped, subject).map_err(|refusal| self.log_refusal(&refusal))?;
+        let owned = root_disk::find_portable_root_disks(node, &inventory);
+        let part = plan::plan_erasure(&inventory, erase, &skipped, &owned, subject)
+            .map_err(|refusal| self.log_refusal(&refusal))?;
         self.log_text(&part.to_string());
         let done = self.actions.run_part(&part).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.actions.release_all(true);
-        let removable = inventory.disks.iter().filter(|disk| disk.removable).map(|disk| &disk.name);
-        let left: BTreeSet<&str> = removable.chain(&skipped).map(KernelName::as_str).collect();
+        let portable = inventory.disks.iter().filter(|disk| root_device_hints::is_portable(disk));
+        let portable = portable.map(|disk| &disk.name).filter(|name| !owned.contains(name));
+        let left: BTreeSet<&str> = portable.chain(&skipped).map(KernelName::as_str).collect();
         Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 
@@ -81,7 +92,7 @@ impl StepRunner {
         let (image, drive) = (direct_deploy::parse_image_info(args)?, direct_deploy::decode_config_drive(args)?);
         let inventory = self.actions.begin_step(None)?;
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
-        let disk = direct_deploy::find_root_disk(node, &inventory, &skipped)?;
+        let disk = root_disk::find_root_disk(node, &inventory, &skipped)?;
         let machine = AssignedMachine { name: node.name().to_owned(), ..AssignedMachine::default() };
         let request = request_from_allocation::build_request(
             &machine,
@@ -98,8 +109,8 @@ impl StepRunner {
         *lock_mutex(&self.written) = None;
         let done = self.actions.run_part(&plan).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.actions.release_all(true);
-        let (name, identity) = (disk.name.clone(), ConnectedDisk::from(disk));
-        *lock_mutex(&self.written) = Some(WrittenImage { disk: name, identity, subject: plan.subject.clone() });
+        let identity = DiskIdentity::from_disk(disk);
+        *lock_mutex(&self.written) = Some(WrittenImage { disk: identity, subject: plan.subject.clone() });
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
@@ -122,15 +133,13 @@ impl StepRunner {
         if boots_by_bios || inventory.system.firmware != FirmwareType::Uefi {
             return Ok(());
         }
-        let disk = &written.disk;
-        let found = written
-            .find_disk(&inventory)
-            .ok_or_else(|| step_refusal(&format!("{disk}, to which the image was written, is no longer present")))?;
+        let disk = written.find_disk(&inventory)?;
         let plan =
-            plan::plan_boot_entry(&inventory, found, written.subject).map_err(|refusal| self.log_refusal(&refusal))?;
+            plan::plan_boot_entry(&inventory, disk, written.subject).map_err(|refusal| self.log_refusal(&refusal))?;
         let Some(plan) = plan else {
             self.log_text(&format!(
-                "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find the boot loader by itself"
+                "{device} lacks a GPT, so no boot entry can refer to a partition; the firmware must find the boot loader by itself",
+                device = disk.device
             ));
             return Ok(());
         };
@@ -152,7 +161,12 @@ impl StepRunner {
         let skipped = skipped_disks::find_skipped_disks(node, &inventory)?;
         let written = lock_mutex(&self.written).clone();
         let mut plans = Vec::new();
-        for (device, files) in group_by_device(node, &inventory, &skipped, written.as_ref(), files)? {
+        // The hints may match several disks, or another disk than before, so the disk is not searched again.
+        let root = || match &written {
+            Some(written) => written.find_disk(&inventory),
+            None => root_disk::find_root_disk(node, &inventory, &skipped),
+        };
+        for (device, files) in group_by_device(node, &inventory, &root, written.as_ref(), files)? {
             let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
             let subject = PlanSubject { machine, name, image: "nothing".to_owned(), url: String::new() };
             let plan = plan::plan_injection(&inventory, &device, &skipped, files, subject);
@@ -167,11 +181,11 @@ impl StepRunner {
     }
 }
 
-/// Groups files by filesystem. The files of each filesystem keep their order.
-fn group_by_device(
+/// Groups files by filesystem. The files of each filesystem keep their order. `root` returns the root disk.
+fn group_by_device<'a>(
     node: &IronicNode,
     inventory: &Inventory,
-    skipped: &[KernelName],
+    root: &dyn Fn() -> Result<&'a InventoryDisk>,
     written: Option<&WrittenImage>,
     files: Vec<(FileDestination, InjectedFile)>,
 ) -> Result<BTreeMap<DevicePath, Vec<InjectedFile>>> {
@@ -179,9 +193,7 @@ fn group_by_device(
     for (place, file) in files {
         let device = match place {
             FileDestination::Device(device) => device,
-            FileDestination::Number(number) => {
-                direct_deploy::find_root_disk(node, inventory, skipped)?.device.partition_path(number)
-            }
+            FileDestination::Number(number) => root()?.device.partition_path(number),
             FileDestination::Installed => find_installation(node, inventory, written)?,
         };
         found.entry(device).or_default().push(file);
@@ -200,8 +212,42 @@ fn find_installation(node: &IronicNode, inventory: &Inventory, written: Option<&
         Some(written) if !written.contains(&device, inventory) => Err(plan_refusal(&format!(
             "the install marker of this node is on {device}, but an image was written to {disk} in this boot: specify \
              `partition` for each file, as a partition number or a device path",
-            disk = written.disk,
+            disk = written.disk.device,
         ))),
         _ => Ok(device),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After a disk was reconnected, its name may refer to another disk.
+    #[test]
+    fn written_image_is_found_only_on_its_own_disk() {
+        let disk = InventoryDisk {
+            name: "sdc".into(),
+            device: "/dev/sdc".into(),
+            serial: "C0".into(),
+            size_bytes: 8 << 30,
+            diskseq: 7,
+            ..InventoryDisk::default()
+        };
+        let written = WrittenImage { disk: DiskIdentity::from_disk(&disk), subject: PlanSubject::default() };
+        let found = |change: fn(&mut InventoryDisk)| {
+            let mut disk = disk.clone();
+            change(&mut disk);
+            let inventory = Inventory { disks: vec![disk], ..Inventory::default() };
+            written.find_disk(&inventory).map(|disk| disk.name.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(found(|disk| disk.by_path = "/dev/disk/by-path/pci-1".into()).unwrap(), "sdc");
+        let changes: [fn(&mut InventoryDisk); 3] =
+            [|disk| disk.serial = "D0".into(), |disk| disk.size_bytes += 1, |disk| disk.diskseq = 8];
+        for change in changes {
+            let error = found(change).unwrap_err();
+            assert!(error.contains("no longer the disk to which the image was written"), "{error}");
+        }
+        let error = found(|disk| disk.device = "/dev/sdd".into()).unwrap_err();
+        assert!(error.contains("is no longer present"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of steps on inventories, with an executor that accesses no device.
 
 mod arrays;
+mod portable_disks;
 mod simulated_machine;
 mod whole_disk_images;
 

@@ -71,3 +71,50 @@ fn judge_first_reinstalls() {
     assert!(begin(&control).unwrap_err().is_refusal());
     first.calls();
 }
+
+/// An attempt has passed the point of no return and failed; then the operator orders another image. The attempt may
+/// have erased the marker, so a failure without a marker must not cancel the reinstall.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_reinstall_with_another_image() {
+    let first = First::start();
+    first.rack.steer("allocate", &reinstall());
+    let boots = || {
+        let (control, _) = first.boots();
+        assert!(control.wait_for_allocation(PATIENCE).unwrap());
+        let allocation = control.fetch_machine().unwrap().allocation.unwrap();
+        (control, allocation.image.id.clone(), allocation.order.unwrap())
+    };
+    let notice = AttemptNotice {
+        allocation: ONE,
+        order: Some("1"),
+        disks: &[RecordedDisk::default()],
+        ..AttemptNotice::default()
+    };
+    let (control, ..) = boots();
+    control.announce_point_of_no_return(&notice).unwrap();
+    control.report_result(&failed(InstallOutcome::FailedBegun)).unwrap();
+    first.rack.steer("reinstall", &json!({"image": {"id": "debian-13.0.20261101"}}));
+    let (control, image, order) = boots();
+    assert_eq!((image.as_str(), order.attempt, order.started), ("debian-13.0.20261101", 1, true));
+    let lacks_record = FailureSummary { lacks_record: true, ..FailureSummary::default() };
+    let outcome = InstallOutcome::FailedUntouched(lacks_record);
+    control.report_result(&InstallResult { outcome, allocation: ONE.into(), ..ended() }).unwrap();
+    let log = first.rack.log();
+    assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(true), &json!(true)));
+    // The operator changes the image again while the plan is made. The next boot installs this image.
+    let (control, ..) = boots();
+    first.rack.steer("reinstall", &json!({"image": {"id": "debian-14.0.20261101"}}));
+    assert!(control.announce_point_of_no_return(&notice).unwrap_err().is_refusal());
+    assert!(control.report_result(&failed(InstallOutcome::FailedUntouched)).unwrap().retry);
+    let (control, image, _) = boots();
+    control.announce_point_of_no_return(&notice).unwrap();
+    control.report_result(&InstallResult { allocation: ONE.into(), order: Some("1".into()), ..ended() }).unwrap();
+    let log = first.rack.log();
+    assert_eq!(
+        (&log["report"]["boot_info"]["image_id"], &log["allocation"]["reinstall"]),
+        (&json!(image), &json!(false))
+    );
+    assert_eq!(image, "debian-14.0.20261101");
+    first.calls();
+}

@@ -16,9 +16,9 @@ pub(crate) enum EditResult {
     Changed,
 }
 
-/// Creates a file that does not exist.
-pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult> {
-    let new = write_temporary(path, text, Permissions::from_mode(0o644))?;
+/// Creates a file that does not exist, with the permissions `mode`.
+pub(crate) fn create_file(path: &Path, text: &str, mode: u32) -> std::io::Result<EditResult> {
+    let new = write_temporary(path, text, Permissions::from_mode(mode))?;
     let made = match fs::hard_link(&new, path) {
         Ok(()) => Ok(EditResult::Written),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(EditResult::Changed),
@@ -29,27 +29,57 @@ pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult
     made
 }
 
+/// New content of a file, which is written and synced, but not in effect. Unless the content is put into effect, it is
+/// removed.
+#[derive(Debug)]
+pub(crate) struct StagedFile {
+    path: PathBuf,
+    /// Temporary file with the new content; `None` once the content was put into effect.
+    temporary: Option<PathBuf>,
+}
+
+impl StagedFile {
+    /// Writes the new content of an existing file next to this file.
+    pub(crate) fn write(path: &Path, new: &str) -> std::io::Result<StagedFile> {
+        let metadata = fs::symlink_metadata(path)?;
+        if metadata.is_symlink() {
+            return Err(Error::other("the file is a symbolic link: edit the file to which the link points"));
+        }
+        let temporary = write_temporary(path, new, metadata.permissions())?;
+        Ok(StagedFile { path: path.to_owned(), temporary: Some(temporary) })
+    }
+
+    /// Puts the new content into effect if the content of the file is still `old`.
+    pub(crate) fn replace(mut self, old: &str) -> std::io::Result<EditResult> {
+        // From here on, the temporary file may contain a concurrent edit, which must not be removed after an error.
+        let Some(new) = self.temporary.take() else { return Err(Error::other("the content is already in effect")) };
+        let path = &self.path;
+        match exchange_files(&new, path) {
+            // Some filesystems, in particular network filesystems, do not support the exchange. On such a filesystem,
+            // an edit between the comparison and the rename is lost.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return rename_over(&new, path, old),
+            swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
+        }
+        if fs::read(&new)? != old.as_bytes() {
+            exchange_files(&new, path)?;
+            fs::remove_file(&new)?;
+            return Ok(EditResult::Changed);
+        }
+        fs::remove_file(&new)?;
+        sync_folder(path)?;
+        Ok(EditResult::Written)
+    }
+}
+
+impl Drop for StagedFile {
+    fn drop(&mut self) {
+        self.temporary.iter().for_each(|temporary| drop(fs::remove_file(temporary)));
+    }
+}
+
 /// Replaces the content of a file if this content is still `old`.
 pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
-    let metadata = fs::symlink_metadata(path)?;
-    if metadata.is_symlink() {
-        return Err(Error::other("the file is a symbolic link: edit the file to which the link points"));
-    }
-    let new = write_temporary(path, new, metadata.permissions())?;
-    match exchange_files(&new, path) {
-        // Some filesystems, in particular network filesystems, do not support the exchange. On such a filesystem, an
-        // edit between the comparison and the rename is lost.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return rename_over(&new, path, old),
-        swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
-    }
-    if fs::read(&new)? != old.as_bytes() {
-        exchange_files(&new, path)?;
-        fs::remove_file(&new)?;
-        return Ok(EditResult::Changed);
-    }
-    fs::remove_file(&new)?;
-    sync_folder(path)?;
-    Ok(EditResult::Written)
+    StagedFile::write(path, new)?.replace(old)
 }
 
 fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult> {
@@ -130,9 +160,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("layouts/a.yaml");
         let says = || fs::read_to_string(&path).unwrap();
-        assert_eq!(create_file(&path, "a").unwrap(), EditResult::Written);
-        assert_eq!((create_file(&path, "b").unwrap(), says().as_str()), (EditResult::Changed, "a"));
-        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(create_file(&path, "a", 0o640).unwrap(), EditResult::Written);
+        assert_eq!((create_file(&path, "b", 0o644).unwrap(), says().as_str()), (EditResult::Changed, "a"));
         assert_eq!((replace_content(&path, "a", "b").unwrap(), says().as_str()), (EditResult::Written, "b"));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         assert_eq!((replace_content(&path, "a", "c").unwrap(), says().as_str()), (EditResult::Changed, "b"));
@@ -140,6 +169,19 @@ mod tests {
         assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Written);
         assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Changed);
         assert_eq!(fs::read_dir(dir.path().join("layouts")).unwrap().count(), 0, "no temporary file remains");
+    }
+
+    #[test]
+    fn staged_content_is_not_in_effect_and_is_removed_if_unused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        fs::write(&path, "a").unwrap();
+        let staged = StagedFile::write(&path, "b").unwrap();
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), fs::read_dir(dir.path()).unwrap().count()), ("a", 2));
+        drop(staged);
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), fs::read_dir(dir.path()).unwrap().count()), ("a", 1));
+        assert_eq!(StagedFile::write(&path, "b").unwrap().replace("a").unwrap(), EditResult::Written);
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), fs::read_dir(dir.path()).unwrap().count()), ("b", 1));
     }
 
     #[test]
@@ -174,6 +216,6 @@ mod tests {
         // The path is a folder instead of a file.
         fs::create_dir(&path).unwrap();
         assert!(remove_unchanged(&path, "a").is_err());
-        assert!(create_file(&path.join("none/deeper.yaml"), "x").is_err());
+        assert!(create_file(&path.join("none/deeper.yaml"), "x", 0o644).is_err());
     }
 }

@@ -138,7 +138,8 @@ mod tests {
         ] {
             let (server, memory) = (Server::script(&[(status, body); 300]), tempfile::tempdir().unwrap());
             let api = v1(&server.url("metal"), &memory);
-            let control = MetalControlPlane::with_api(Box::new(api), "m", "fra", FirmwareRecord::new(memory.path()));
+            let control =
+                MetalControlPlane::with_api(Box::new(api), "m", "fra", FirmwareRecord::new(memory.path())).unwrap();
             let error = control.register_machine(&Inventory::default()).unwrap_err().to_string();
             assert!(
                 error.starts_with("not registered: a registration would erase the control plane's record of the BMC"),

@@ -4,6 +4,8 @@
 use super::protobuf_encoding::{self, ProtobufMessage};
 use crate::metal_stack::bmc_record::BmcRecord;
 use crate::metal_stack::registration::{MachineRegistration, RegisteredNic};
+use model::allocation::Allocation;
+use model::install_marker::InstallMarker;
 use model::install_report::{BootInfo, EventName};
 use model::inventory::Cpu;
 use std::time::{Duration, SystemTime};
@@ -85,6 +87,13 @@ pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
 
 /// Returns the report of a successful installation. Failed installations are not reported with this message, because
 /// the server ignores reports of failures. Paths in the report are relative to the root of the installed system.
+/// Returns the id of the image that was installed: the image in the install marker, or, without a marker, the image of
+/// the allocation.
+pub(crate) fn find_installed_image(marker: Option<&InstallMarker>, allocation: Option<&Allocation>) -> String {
+    let installed = marker.map(|marker| &marker.image);
+    installed.or_else(|| allocation.map(|allocation| &allocation.image.id)).cloned().unwrap_or_default()
+}
+
 pub(crate) fn encode_report(
     machine: &str,
     image: &str,
@@ -205,6 +214,16 @@ mod tests {
         assert_eq!(encode_abort_reinstall("m", true), [field(1, "m"), vec![0x10, 1]].concat());
         assert_eq!(encode_abort_reinstall("m", false), field(1, "m"));
         assert_eq!(encode_machine_id("m"), field(1, "m"));
+    }
+
+    #[test]
+    fn a_report_contains_the_image_in_the_install_marker() {
+        let mut allocation = Allocation::default();
+        allocation.image.id = "ordered".into();
+        let marker = InstallMarker { image: "installed".into(), ..InstallMarker::default() };
+        assert_eq!(find_installed_image(Some(&marker), Some(&allocation)), "installed");
+        assert_eq!(find_installed_image(None, Some(&allocation)), "ordered");
+        assert_eq!(find_installed_image(None, None), "");
     }
 
     #[test]

@@ -76,14 +76,17 @@ impl ReinstallNoteStore {
 }
 
 impl ReinstallNote {
-    /// Returns the note with this boot counted. If the previous note is about another reinstall, returns a new note.
+    /// Returns the note with this boot counted. A reinstall of the same allocation with another image restarts the
+    /// count. The point of no return of an earlier attempt remains recorded, because that attempt may have erased the
+    /// install marker. The record of the attempt is dropped: a system with the previous image does not complete the
+    /// reinstall. If the previous note is about another allocation, returns a new note.
     pub(crate) fn with_boot_counted(before: Option<ReinstallNote>, allocation: &str, image: &str) -> ReinstallNote {
-        let same = before.filter(|note| note.allocation == allocation && note.image == image);
-        let note = same.unwrap_or_else(|| ReinstallNote {
-            allocation: allocation.into(),
-            image: image.into(),
-            ..ReinstallNote::default()
-        });
+        let new = ReinstallNote { allocation: allocation.into(), image: image.into(), ..ReinstallNote::default() };
+        let note = match before.filter(|note| note.allocation == allocation) {
+            None => new,
+            Some(note) if note.image == image => note,
+            Some(ReinstallNote { order, disks, .. }) => ReinstallNote { order, disks, ..new },
+        };
         ReinstallNote { attempt: note.attempt.saturating_add(1), ..note }
     }
 }
@@ -96,15 +99,32 @@ mod tests {
     fn attempts_of_the_same_reinstall_are_counted() {
         let first = ReinstallNote::with_boot_counted(None, "a", "i");
         assert_eq!((first.attempt, &first.order), (1, &None));
-        let started = ReinstallNote { order: Some("2".into()), disks: vec![RecordedDisk::default()], ..first };
+        let attempt_record = Some(AttemptRecord { image: Some("i".into()), ..AttemptRecord::default() });
+        let disks = vec![RecordedDisk::default()];
+        let started = ReinstallNote { order: Some("2".into()), disks, attempt_record, ..first };
         assert_eq!(
             ReinstallNote::with_boot_counted(Some(started.clone()), "a", "i"),
             ReinstallNote { attempt: 2, ..started.clone() }
         );
-        for (allocation, image) in [("b", "i"), ("a", "j")] {
-            let other = ReinstallNote::with_boot_counted(Some(started.clone()), allocation, image);
-            assert_eq!((other.attempt, other.order, other.disks.len()), (1, None, 0));
-        }
+        let other = ReinstallNote::with_boot_counted(Some(started), "b", "i");
+        assert_eq!((other.attempt, other.order, other.disks.len()), (1, None, 0));
+    }
+
+    /// The attempt with the previous image may have erased the disk with the install marker.
+    #[test]
+    fn another_image_restarts_the_count_but_keeps_the_point_of_no_return() {
+        let before = ReinstallNote {
+            attempt: 3,
+            order: Some("2".into()),
+            disks: vec![RecordedDisk::default()],
+            attempt_record: Some(AttemptRecord { image: Some("i".into()), ..AttemptRecord::default() }),
+            ..ReinstallNote::with_boot_counted(None, "a", "i")
+        };
+        let expected = ReinstallNote { image: "j".into(), attempt: 1, attempt_record: None, ..before.clone() };
+        assert_eq!(ReinstallNote::with_boot_counted(Some(before), "a", "j"), expected);
+        let untouched = ReinstallNote::with_boot_counted(None, "a", "i");
+        let other = ReinstallNote::with_boot_counted(Some(untouched), "a", "j");
+        assert_eq!((other.attempt, other.order), (1, None));
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl MetalApiV1 {
         noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
     }
 
+    /// Returns whether the stored note proves that no attempt at this reinstall has passed the point of no return.
+    pub(super) fn is_noted_as_not_started(&self) -> bool {
+        matches!(self.memory.read_note(), Ok(Some(ReinstallNote { order: None, .. })))
+    }
+
     /// Prevents further attempts after preserved contents have changed. A further attempt would not detect the
     /// change, because it would take the changed contents for the original ones.
     pub(super) fn rule_out_attempts(&self) {

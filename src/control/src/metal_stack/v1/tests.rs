@@ -69,6 +69,51 @@ fn each_boot_is_counted_as_one_attempt() {
     assert_eq!((is.attempt, is.started, is.id.as_str(), is.disks.as_slice()), (2, true, "4", &disks[..]));
 }
 
+/// The operator orders another image after an attempt has passed the point of no return and failed.
+#[test]
+fn another_image_does_not_hide_an_earlier_point_of_no_return() {
+    let (server, memory) = (plane(&[REINSTALL; 2]), tempfile::tempdir().unwrap());
+    let first = v1(&server.url(""), &memory);
+    first.fetch_machine().unwrap();
+    assert!(first.is_noted_as_not_started());
+    let (disks, digest) = ([RecordedDisk::default()], format!("sha256:{}", "0".repeat(64)));
+    let secret_digest = Some(digest.as_str());
+    first
+        .confirm_begin(&AttemptNotice {
+            allocation: "a",
+            order: Some("4"),
+            disks: &disks,
+            secret_digest,
+            ..AttemptNotice::default()
+        })
+        .unwrap();
+    let server = Server::script(&[(200, &allocated(REINSTALL).replace(r#""id": "i""#, r#""id": "k""#))]);
+    let second = v1(&server.url(""), &memory);
+    let allocation = second.fetch_machine().unwrap().allocation.unwrap();
+    let order = allocation.order.unwrap();
+    assert_eq!((allocation.image.id.as_str(), order.attempt, order.started, order.id.as_str()), ("k", 1, true, "4"));
+    assert_eq!((order.disks.as_slice(), order.attempt_record), (&disks[..], None));
+    assert!(!second.is_noted_as_not_started());
+}
+
+/// A refused point of no return leaves the changed order in force, so the next boot must carry it out.
+#[test]
+fn changed_image_or_layout_does_not_start() {
+    for (from, to) in [(r#""id": "i""#, r#""id": "k""#), (r#"{"id": "l"}"#, r#"{"id": "l", "disks": []}"#)] {
+        let (received, changed) = (allocated(REINSTALL), allocated(REINSTALL).replace(from, to));
+        let (server, memory) = (Server::script(&[(200, &received), (200, &changed)]), tempfile::tempdir().unwrap());
+        let client = v1(&server.url(""), &memory);
+        client.fetch_machine().unwrap();
+        let notice = AttemptNotice { allocation: "a", order: Some("1"), ..AttemptNotice::default() };
+        let error = client.confirm_begin(&notice).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("Nothing was written"), "{to}: {error}");
+        assert!(client.is_noted_as_not_started(), "{to}");
+        let outcome = InstallOutcome::FailedUntouched(FailureSummary::default());
+        let failed = InstallResult { outcome, allocation: "a".into(), ..ended() };
+        assert!(client.report_result(&failed, None).unwrap().retry, "{to}");
+    }
+}
+
 #[test]
 fn outdated_allocation_or_order_does_not_start() {
     for (now, order, is) in [

@@ -62,7 +62,7 @@ fn booted(pixie: &str, pace: V2Timeouts, record: &FirmwareRecord) -> MetalContro
     let config = pixie_config::fetch_config(pixie, MACHINE_ID, NO_RETRIES).unwrap_or_else(|error| panic!("{error}"));
     let api = MetalApiV2::with_timeouts(pixie, MACHINE_ID, &config, record.clone(), pace)
         .unwrap_or_else(|error| panic!("{error}"));
-    MetalControlPlane::with_api(Box::new(api), MACHINE_ID, &config.partition, record.clone())
+    MetalControlPlane::with_api(Box::new(api), MACHINE_ID, &config.partition, record.clone()).unwrap()
 }
 
 fn silent() -> ResponseBehavior {
@@ -213,6 +213,24 @@ fn installation_starts_only_while_its_allocation_exists() {
     assert_eq!(nobody(QUICK, free), Ok(()));
     assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("this machine was allocated"));
     assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("no confirmation was received. Nothing was written"));
+}
+
+#[test]
+fn installation_with_a_changed_image_or_layout_does_not_start() {
+    for [received, changed] in [
+        [json!({"image": {"id": "i"}}), json!({"image": {"id": "j"}})],
+        [json!({"filesystemLayout": {"id": "l"}}), json!({"filesystemLayout": {"id": "m"}})],
+    ] {
+        let (control, _server) = control(SURE, move |_, request| {
+            let mut allocation = if request.nth == 0 { received.clone() } else { changed.clone() };
+            allocation["uuid"] = json!("a-1");
+            message(&json!({ "allocation": allocation }).to_string())
+        });
+        assert!(control.wait_for_allocation(Duration::from_secs(60)).unwrap());
+        let notice = AttemptNotice { allocation: "a-1", ..AttemptNotice::default() };
+        let error = control.announce_point_of_no_return(&notice).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("Nothing was written"), "{error}");
+    }
 }
 
 #[test]

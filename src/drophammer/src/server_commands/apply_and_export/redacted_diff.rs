@@ -3,12 +3,12 @@
 
 use super::unified_diff::format_diff;
 use common::format::terminal_escaping::escape_line;
-use site::yaml_folder::SECRET_FIELDS;
+use site::readable_secrets::SECRET_FIELDS;
 
 /// Text that replaces a secret.
 const HIDDEN: &str = "(hidden)";
 /// Fields that may also contain secrets, in addition to the secret fields of machine files and image files.
-const SECRET_FIELD_PREFIXES: [&str; 4] = ["os_parameters:", "password:", "identitytoken:", "token:"];
+const SECRET_FIELD_PREFIXES: [&str; 3] = ["password:", "identitytoken:", "token:"];
 
 /// Returns a unified diff of a document before and after a change.
 pub(super) fn render_difference(

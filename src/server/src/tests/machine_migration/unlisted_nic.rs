@@ -69,6 +69,26 @@ async fn boot_from_another_nic_respects_the_migration_state() {
     assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
 }
 
+/// The NIC has no influence on whether a machine may boot an incomplete system.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boot_from_another_nic_does_not_start_an_incomplete_system() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.boot_through_unlisted_nic(ONE).await, "disk", "nothing was written");
+    assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
+    assert_eq!(server.boot_through_unlisted_nic(ONE).await, "waits", "the first installation has started");
+    server.heard("The system is incomplete or migrated").await;
+    server.report(ONE, &token, MARKED, true).await;
+    assert_eq!(server.boot_through_unlisted_nic(ONE).await, "disk", "installed");
+    let order = server.order("debian-13").await;
+    assert_eq!(server.boot_through_unlisted_nic(ONE).await, "disk", "the reinstall has not started");
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin(&token, &order).await, 200);
+    assert_eq!(server.boot_through_unlisted_nic(ONE).await, "waits", "the reinstall has started");
+}
+
 /// Returns whether the script, if it cannot load the ramdisk, exits to the firmware, which then boots the disk.
 fn returns_to_firmware(script: &str) -> bool {
     assert_ne!(script.contains("\nexit 1\n"), script.ends_with("\nreboot || goto again\n"), "{script}");
@@ -80,13 +100,33 @@ async fn a_lost_ramdisk_does_not_boot_an_incomplete_or_migrated_system() {
     let server = Running::start_in(with_images()).await;
     let script = async |server: &Running, id: &str| server.boot(&format!("uuid={id}")).await.text();
     assert!(returns_to_firmware(&script(&server, STRANGER).await));
-    server.installed().await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert!(returns_to_firmware(&script(&server, ONE).await), "nothing was written");
+    assert_eq!(server.begins_first(ONE, &token, MARKED).await, 200);
+    assert!(!returns_to_firmware(&script(&server, ONE).await), "the first installation is incomplete");
+    server.report(ONE, &token, MARKED, true).await;
     let order = server.order("debian-13").await;
     assert!(returns_to_firmware(&script(&server, ONE).await), "the installed system is intact");
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin(&token, &order).await, 200);
     assert!(!returns_to_firmware(&script(&server, ONE).await), "the system is incomplete");
+    // The allocation is edited away, and finally the file is removed.
+    for file in [Some(format!("id: {ONE}\nname: one\n")), None] {
+        let path = server.dir.path().join("machines/one.yaml");
+        match &file {
+            Some(text) => std::fs::write(path, text).unwrap(),
+            None => std::fs::remove_file(path).unwrap(),
+        }
+        let is_read = |answer: &Answer| {
+            let all = answer.json();
+            let found = all.as_array().unwrap().iter().find(|machine| machine["id"] == ONE);
+            found.map(|machine| machine["allocation"].is_null()) == file.as_ref().map(|_| true)
+        };
+        server.shows("/v1/machines", is_read).await;
+        assert!(!returns_to_firmware(&script(&server, ONE).await), "{file:?}");
+    }
 
     let (server, _) = Running::move_ordered().await;
     for id in [ONE, TWO] {

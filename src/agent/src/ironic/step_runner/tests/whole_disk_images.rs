@@ -1,7 +1,7 @@
 //! Images of whole disks.
 
 use super::*;
-use model::pool_machine_disks::ConnectedDisk;
+use operations::DiskIdentity;
 
 /// Returns the arguments that the conductor's own step `write_image` passes.
 fn whole_image() -> Value {
@@ -101,9 +101,9 @@ fn boot_entry_refers_only_to_the_written_disk() {
     bench.ran();
     let mut other = bench.actions.inventory.disks.iter().find(|disk| disk.name == "sdc").unwrap().clone();
     other.diskseq += 1;
-    lock_mutex(&bench.steps.written).as_mut().unwrap().identity = ConnectedDisk::from(&other);
+    lock_mutex(&bench.steps.written).as_mut().unwrap().disk = DiskIdentity::from_disk(&other);
     let error = bench.steps.install_bootloader(false).unwrap_err().to_string();
-    assert!(error.contains("sdc, to which the image was written, is no longer present"), "{error}");
+    assert!(error.contains("/dev/sdc is no longer the disk to which the image was written"), "{error}");
     assert_eq!(bench.ran(), []);
 }
 
@@ -120,6 +120,27 @@ fn files_are_not_injected_into_an_earlier_installation() {
     bench.run("write_image", whole_image()).unwrap();
     bench.ran();
     let error = bench.run("inject_files", json!({"files": [{"path": "/etc/motd", "content": ""}]})).unwrap_err();
-    assert!(error.contains("is on /dev/sda, but an image was written to sdc in this boot"), "{error}");
+    assert!(error.contains("is on /dev/sda, but an image was written to /dev/sdc in this boot"), "{error}");
     assert_eq!(bench.ran(), []);
+}
+
+/// The hints match several disks after the image was written, but the files belong to the written disk.
+#[test]
+fn files_are_injected_into_the_written_disk() {
+    let mut simulated = SimulatedMachine::new(machine("five-sata"));
+    let mut table = machine("installed-default").disks[0].table.clone().unwrap();
+    for partition in &mut table.partitions {
+        partition.device = format!("/dev/sdc{}", partition.number).into();
+    }
+    simulated.brings = Some(table);
+    let mut bench = Bench::with(simulated);
+    bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
+    bench.run("write_image", whole_image()).unwrap();
+    bench.node.insert("properties".into(), json!({"root_device": {"tran": "sata"}}));
+    let files = json!({"files": [{"path": "/etc/motd", "partition": 2, "content": "aGVsbG8="}]});
+    assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
+    // Without the written image, it is unknown which disk is meant.
+    bench.steps.release_all();
+    let error = bench.run("inject_files", files).unwrap_err();
+    assert!(error.contains("root_device is ambiguous"), "{error}");
 }
