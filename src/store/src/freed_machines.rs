@@ -65,7 +65,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn restore_released_order(&self, machine: &str, allocation: &str, order: ReinstallOrder) -> Result<bool> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let has_order = read_install_state(transaction, &machine, &allocation)?.order.is_some();
             if has_order || find_live(transaction, &machine)?.is_some() {
                 return Ok(false);
