@@ -109,14 +109,14 @@ impl DatabaseFile {
     /// transaction, which does not block the server.
     ///
     /// # Errors
-    /// Returns an error if the database does not exist, is not that of a server, was moved to PostgreSQL, or was written
-    /// by an earlier version.
+    /// Returns an error if the database does not exist, is not that of a server, was moved to PostgreSQL, or was
+    /// written by an earlier version.
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
             let message = format!(
-                "{file} does not exist: no server has run in that directory, or its records are in PostgreSQL; start the \
-                 server, and use its page Plan if its records are in PostgreSQL",
+                "{file} does not exist: no server has run in that directory, or its records are in PostgreSQL; \
+                 start the server, and use its page Plan if its records are in PostgreSQL",
                 file = path.display()
             );
             return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));

@@ -48,8 +48,8 @@ impl PrivatePostgres {
         server
     }
 
-    /// Creates and starts a standby of this server. From then on, each synchronous commit of this server waits until the
-    /// standby has received it.
+    /// Creates and starts a standby of this server. From then on, each synchronous commit of this server waits until
+    /// the standby has received it.
     ///
     /// # Panics
     /// Panics if the standby does not start, or does not receive changes within 30 seconds.

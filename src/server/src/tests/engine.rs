@@ -1,5 +1,5 @@
-//! Engine of the tests: SQLite or, if `DROPHAMMER_TEST_ENGINE=postgres`, PostgreSQL. One of the tests runs the whole test
-//! program a second time, with PostgreSQL.
+//! Engine of the tests: SQLite or, if `DROPHAMMER_TEST_ENGINE=postgres`, PostgreSQL. One of the tests runs the whole
+//! test program a second time, with PostgreSQL.
 
 use super::*;
 use rusqlite::types::ValueRef;
@@ -40,8 +40,8 @@ pub(super) fn with_engine(options: &ServerConfig) -> ServerConfig {
     options
 }
 
-/// Executes a statement in the database of a server's directory. Returns the first value of the result as text; empty if
-/// there is none.
+/// Executes a statement in the database of a server's directory. Returns the first value of the result as text; empty
+/// if there is none.
 pub(super) fn run_sql(dir: &Path, sql: &str) -> String {
     let path = dir.join(store::DATABASE);
     if let Some(name) = test_engine::database_name(&path) {
