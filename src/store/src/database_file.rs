@@ -115,8 +115,8 @@ impl DatabaseFile {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
             let message = format!(
-                "{file} does not exist: no server has run in that directory, or its records are in PostgreSQL; \
-                 start the server, and use its page Plan if its records are in PostgreSQL",
+                "{file} does not exist: no server has run in that directory, or its records are in PostgreSQL: use \
+                 the page Plan of such a server",
                 file = path.display()
             );
             return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));
