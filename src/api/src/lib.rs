@@ -57,6 +57,7 @@ pub mod oidc_login;
 pub mod openapi;
 pub mod operator_api;
 pub mod out_of_band;
+mod page_query;
 mod plan_approval_check;
 pub mod plan_input;
 pub mod planner_pool;

@@ -5,7 +5,7 @@ use super::console_log;
 use super::display_phase::find_live_event;
 use super::install_timeline::{TimelineEntry, build_timeline};
 use super::operator_api::{self, MachineSummary, OperatorAuth};
-use super::rollouts::{self, MemberView, RolloutState, RolloutView};
+use super::rollouts::{self, MemberView, RolloutState};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -62,10 +62,8 @@ impl RolloutMembership {
     /// # Errors
     /// Returns an error if the database cannot be read.
     pub async fn find_newest(app: &AppState, machine: &str) -> Result<Option<RolloutMembership>, ApiError> {
-        let Some(rollout) = rollouts::find_view_of_machine(app, machine).await? else { return Ok(None) };
-        let RolloutView { id, state, members, .. } = rollout;
-        let member = members.into_iter().find(|member| member.machine == machine);
-        Ok(member.map(|member| RolloutMembership { id, state, member }))
+        let membership = rollouts::find_membership(app, machine).await?;
+        Ok(membership.map(|(id, state, member)| RolloutMembership { id, state, member }))
     }
 
     /// Describes the membership, such as `rollout 7 (running): installing`.

@@ -17,6 +17,7 @@ use crate::AppState;
 use crate::access::{self, Identity};
 use crate::operator_api::OperatorAuth;
 use crate::operator_api::reinstalls::{ReinstallRequest, parse_request};
+use crate::page_query::PageSelection;
 use crate::request_body::read_operator_document;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -40,7 +41,7 @@ pub use store::rollouts::{MemberState, RolloutChange, RolloutState};
 use time::OffsetDateTime;
 
 /// Maximum number of members of a rollout.
-const MEMBERS: usize = 1000;
+const MEMBERS: usize = 20_000;
 /// Maximum size of a request, whose members may contain approved plans.
 const REQUEST_BYTES: usize = 16 << 20;
 /// Interval at which the database is checked for requests to management controllers that are still in progress.
@@ -110,9 +111,15 @@ impl RolloutRequest {
 pub(crate) async fn list_rollouts(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
+    mut page: PageSelection,
 ) -> Result<Json<Vec<RolloutView>>, ApiError> {
-    let all = list_visible(&app).await?;
-    Ok(Json(all.iter().map(|rollout| RolloutView::new(&app, rollout).without_members()).collect()))
+    let mut views = list_views(&app).await?;
+    views.retain(|rollout| {
+        let texts = rollout.images.iter().map(String::as_str);
+        page.accepts(&rollout.id.to_string(), texts.chain([rollout.created_by.as_str(), rollout.state.as_str()]))
+    });
+    page.finish()?;
+    Ok(Json(views))
 }
 
 /// `POST /v1/rollouts`: creates a rollout.
@@ -268,29 +275,34 @@ async fn await_pending_requests(app: &AppState, id: i64) -> Result<(), ApiError>
 /// Returns an error if the rollout does not exist, or the user must not see it.
 async fn find_visible(app: &AppState, id: &str) -> Result<Rollout, ApiError> {
     let number = id.parse().map_err(|_| unknown_rollout(id))?;
-    let rollout = app.state.find_rollout(number).await?.filter(|rollout| is_visible(app, rollout));
-    rollout.ok_or_else(|| unknown_rollout(id))
-}
-
-async fn list_visible(app: &AppState) -> Result<Vec<Rollout>, ApiError> {
-    let mut all = app.state.list_rollouts().await?;
-    all.retain(|rollout| is_visible(app, rollout));
-    Ok(all)
+    if !is_visible(app, number).await? {
+        return Err(unknown_rollout(id));
+    }
+    app.state.find_rollout(number).await?.ok_or_else(|| unknown_rollout(id))
 }
 
 /// Returns whether the current user may access all machines of the rollout.
-fn is_visible(app: &AppState, rollout: &Rollout) -> bool {
+async fn is_visible(app: &AppState, id: i64) -> Result<bool, ApiError> {
+    if access::current_projects().is_none() {
+        return Ok(true);
+    }
     let directory = app.directory();
-    access::current_projects().is_none()
-        || rollout.members.iter().all(|member| directory.find_machine(&member.machine).is_some())
+    let machines = app.state.list_rollout_machines(id).await?;
+    Ok(machines.iter().all(|machine| directory.find_machine(machine).is_some()))
 }
 
-/// Returns the rollouts that the current user may access, the newest first.
+/// Returns the rollouts that the current user may access, without their members, the newest first.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read.
 pub async fn list_views(app: &AppState) -> Result<Vec<RolloutView>, ApiError> {
-    Ok(list_visible(app).await?.iter().map(|rollout| RolloutView::new(app, rollout)).collect())
+    let mut views = Vec::new();
+    for rollout in app.state.list_rollouts().await? {
+        if is_visible(app, rollout.id).await? {
+            views.push(RolloutView::from_summary(rollout));
+        }
+    }
+    Ok(views)
 }
 
 /// Returns a rollout that the current user may access.
@@ -301,11 +313,40 @@ pub async fn find_view(app: &AppState, id: &str) -> Result<RolloutView, ApiError
     Ok(RolloutView::new(app, &find_visible(app, id).await?))
 }
 
-/// Returns the newest rollout of which the machine is a member, if the current user may access it.
+/// Returns the id and the state of the newest rollout of which the machine is a member, and the member, if the current
+/// user may access the rollout.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read.
-pub async fn find_view_of_machine(app: &AppState, machine: &str) -> Result<Option<RolloutView>, ApiError> {
-    let rollout = app.state.find_rollout_of_machine(machine).await?.filter(|rollout| is_visible(app, rollout));
-    Ok(rollout.map(|rollout| RolloutView::new(app, &rollout)))
+pub async fn find_membership(
+    app: &AppState,
+    machine: &str,
+) -> Result<Option<(i64, RolloutState, MemberView)>, ApiError> {
+    let Some((rollout, member)) = app.state.find_membership(machine).await? else { return Ok(None) };
+    let is_visible = is_visible(app, rollout.id).await?;
+    Ok(is_visible.then(|| (rollout.id, rollout.state, MemberView::new(app, &member))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(count: usize) -> Value {
+        let member = |number: usize| {
+            let image = "debian-13.1.20261101-with-a-long-name".to_owned();
+            let id = format!("4c4c4544-0051-3010-8052-{number:012}");
+            json!(ReinstallRequest { id, imageid: image, ..ReinstallRequest::default() })
+        };
+        json!({ "at_most": 20, "members": (0..count).map(member).collect::<Vec<_>>() })
+    }
+
+    #[test]
+    fn largest_rollout_fits_into_a_request() {
+        let largest = request(MEMBERS);
+        assert!(largest.to_string().len() < REQUEST_BYTES / 2);
+        assert!(RolloutRequest::parse(largest).is_ok_and(|parsed| parsed.members.len() == MEMBERS));
+        let (status, message) = RolloutRequest::parse(request(MEMBERS + 1)).err().unwrap().parts();
+        assert_eq!((status.as_u16(), message.as_str()), (400, "members: 20001 machines; at most 20000 are allowed"));
+    }
 }

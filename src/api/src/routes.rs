@@ -22,6 +22,7 @@ use super::migration_requests::{machine_requests, operator_requests as moving};
 use super::openapi::parameters::{query_parameters, version_parameter};
 use super::operator_api::reinstalls::ReinstallRequest;
 use super::operator_api::{self, MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
+use super::page_query::PageQuery;
 use super::plan_input::{self, PlanInput};
 use super::power::{self, PowerRequest, PowerStateResponse};
 use super::{AppState, agent_api, boot_digest, console_log, machine_file_creation, metrics, netboot, openapi};
@@ -170,7 +171,9 @@ pub fn operator_routes() -> Vec<ApiRoute> {
 fn layout_routes() -> Vec<ApiRoute> {
     let (layout, one_layout) = ("/v1/filesystemlayout", "/v1/filesystemlayout/{id}");
     vec![
-        get_route(layout, layouts::list_layouts, "Layouts").with_response(list_schema::<Layout>),
+        get_route(layout, layouts::list_layouts, "Layouts")
+            .with_parameters(query_parameters::<PageQuery>)
+            .with_response(list_schema::<Layout>),
         put_route(layout, layouts::create_layout, "Create a layout")
             .with_request(layouts::request_schema)
             .with_created(response_schema::<Layout>),
@@ -198,7 +201,7 @@ fn image_routes() -> Vec<ApiRoute> {
     let (hidden, blacklisted) = ("/v1/image/{id}/hidden", "/v1/image/{id}/blacklisted");
     vec![
         get_route(image, images::list_images, "Images")
-            .with_parameters(query_parameters::<images::ImageQuery>)
+            .with_parameters(images::list_parameters)
             .with_response(list_schema::<images::ImageResponse>),
         put_route(image, images::create_image, "Create an image")
             .with_request(images::request_schema)
@@ -231,7 +234,9 @@ fn image_routes() -> Vec<ApiRoute> {
 fn size_routes() -> Vec<ApiRoute> {
     let (size, one_size) = ("/v1/size", "/v1/size/{id}");
     vec![
-        get_route(size, sizes::list_sizes, "Sizes").with_response(list_schema::<sizes::SizeResponse>),
+        get_route(size, sizes::list_sizes, "Sizes")
+            .with_parameters(query_parameters::<PageQuery>)
+            .with_response(list_schema::<sizes::SizeResponse>),
         put_route(size, sizes::create_size, "Create a size")
             .with_request(request_schema::<MachineSize>)
             .with_created(response_schema::<sizes::SizeResponse>),
@@ -255,6 +260,7 @@ fn machine_management_routes() -> Vec<ApiRoute> {
     let (machine, reinstall) = ("/v1/machine", "/v1/machine/{id}/reinstall");
     vec![
         get_route(machine, machines::list_machines, "Machines in metal-api's format")
+            .with_parameters(query_parameters::<PageQuery>)
             .with_response(list_schema::<MachineResponse>),
         post_route("/v1/machine/find", machines::find_machines, "Machines that match all criteria")
             .with_request(machines::search_schema)

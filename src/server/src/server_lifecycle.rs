@@ -21,6 +21,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
+use store::ChangeScope;
 use tokio::sync::watch as published;
 use tokio::task::JoinHandle;
 
@@ -175,12 +176,17 @@ fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, environment: &HostEn
     ]
 }
 
-/// Each time another server has changed the database, wakes all tasks that wait for such a change.
+/// Each time another server has changed the database, wakes the requests and tasks that wait for such a change. If only
+/// records of some machines have changed, the requests of other machines do not read the database again.
 async fn forward_changes(app: Arc<AppState>) {
     let mut changes = app.state.changes();
     loop {
-        app.state.wait_for_change(&mut changes).await;
-        let _ = app.wake.send(ReloadEvent::State);
+        match app.state.wait_for_change(&mut changes).await {
+            ChangeScope::All => app.request_reload(),
+            ChangeScope::Machines(machines) => {
+                machines.iter().for_each(|machine| app.request_machine_reload(machine, None));
+            }
+        }
         app.runs.notify_one();
         app.rollouts.notify_one();
     }

@@ -14,6 +14,7 @@ mod dhcp_config_examples;
 mod disconnected_clients;
 mod dns_rebinding;
 mod documents;
+mod engine;
 mod failure_reasons;
 mod forged_success;
 mod freed_machines;
@@ -26,6 +27,7 @@ mod layout_choice;
 mod layout_commands;
 mod layout_refusals;
 mod layouts;
+mod list_pages;
 mod locks_during_order_checks;
 mod lost_database;
 mod machine_adoption;
@@ -143,6 +145,8 @@ struct Running {
     task: JoinHandle<Result<()>>,
     client_quotas: http_server::client_quotas::ClientQuotas,
     state: ServerState,
+    /// Snapshots of the operator's files.
+    directory: tokio::sync::watch::Receiver<Arc<site::snapshot::SiteSnapshot>>,
 }
 
 struct Answer {
@@ -247,7 +251,8 @@ fn silent() -> HostEnvironment {
 }
 
 async fn bind(dir: &TempDir, heard: &CapturedLog) -> Result<ControlServer> {
-    ControlServer::bind_server(&options(dir.path()), ServerLog::json_into(heard.clone()), &silent(), 10_000).await
+    let options = engine::with_engine(&options(dir.path()));
+    ControlServer::bind_server(&options, ServerLog::json_into(heard.clone()), &silent(), 10_000).await
 }
 
 impl Running {
@@ -266,8 +271,8 @@ impl Running {
         environment: &HostEnvironment,
         at_once: usize,
     ) -> Running {
-        let heard = CapturedLog::default();
-        let server = ControlServer::bind_server(options, ServerLog::json_into(heard.clone()), environment, at_once)
+        let (heard, options) = (CapturedLog::default(), engine::with_engine(options));
+        let server = ControlServer::bind_server(&options, ServerLog::json_into(heard.clone()), environment, at_once)
             .await
             .unwrap();
         let at = |front: &http_server::connections::RoutedListener| front.listener.local_addr().unwrap();
@@ -275,10 +280,11 @@ impl Running {
         let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();
         let (client_quotas, state) = (server.app.client_quotas.clone(), server.app.state.clone());
+        let directory = server.app.directory.clone();
         let manager = ServiceManager::default();
         let task =
             tokio::spawn(async move { server.serve_connections(async move { drop(ended.await) }, &manager).await });
-        Running { dir, address, operators, tls, heard, end, task, client_quotas, state }
+        Running { dir, address, operators, tls, heard, end, task, client_quotas, state, directory }
     }
 
     /// Stops the server, and returns its directory.

@@ -33,6 +33,8 @@ pub mod requested_steps;
 pub mod site_objects;
 pub mod sizes;
 pub mod snapshot;
+#[cfg(test)]
+mod test_store;
 pub mod unusable_files;
 pub mod watched_file;
 pub mod yaml_folder;

@@ -125,9 +125,8 @@ mod tests {
     use super::*;
     use crate::ganeti_os_definitions::{OsDefinitions, VerifyCache};
     use crate::loader::{SiteChanges, SiteScan};
+    use crate::test_store;
     use std::fs;
-    use std::time::Duration;
-    use store::ServerState;
     use store::image_digest_cache::ImageDigests;
     use tempfile::TempDir;
 
@@ -144,7 +143,7 @@ mod tests {
             for folder in ["machines", "layouts", "images"] {
                 fs::create_dir(dir.path().join(folder)).unwrap();
             }
-            let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
+            let state = test_store::open(dir.path());
             let definitions = OsDefinitions::new(dir.path().join("os"), VerifyCache::start(|_| ()).unwrap());
             let loader = SiteLoader::new(dir.path(), ImageDigests::cached_only(state.clone()), definitions, state);
             let mut site = LoadedSite { dir, loader, snapshot: SiteSnapshot::default() };

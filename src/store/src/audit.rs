@@ -4,7 +4,6 @@
 //! entry is never changed; only the retention deletes entries.
 
 use crate::ServerState;
-use crate::database_file::Durability;
 use crate::json_columns::{parse_column, to_json_column};
 use crate::sql::{self, Row, Transaction, params};
 use common::error::Result;
@@ -239,7 +238,7 @@ impl ServerState {
         changes: Vec<AuditChange>,
         reason: String,
     ) -> Result<Option<AuditEntry>> {
-        self.run_as_durable_as_needed(move |transaction| {
+        self.run_deferred(move |transaction| {
             let update = "UPDATE audit SET status = ?2, outcome = ?3, changes = ?4, reason = ?5,
                 object = CASE WHEN ?6 = '' THEN object ELSE ?6 END WHERE id = ?1 AND outcome = 'started'";
             let outcome = AuditOutcome::from_status(status).as_str();
@@ -247,7 +246,7 @@ impl ServerState {
             let count = transaction.execute(update, values)?;
             let select = format!("{COLUMNS} WHERE id = ?1");
             let entry = if count == 0 { None } else { Some(transaction.query_row(&select, [id], read_entry)?) };
-            Ok((entry, Durability::Deferred))
+            Ok(entry)
         })
         .await
     }

@@ -49,7 +49,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn enroll_boot(&self, boot: MachineBoot, by: RegisteringClient) -> Result<EnrollOutcome> {
         let (heard, most_unknown) = (self.heard.clone(), self.most_unknown);
-        self.run_as_durable_as_needed(move |transaction| {
+        self.run_as_durable_as_needed_for(boot.machine.clone(), move |transaction| {
             let deferred = |enrolled| Ok((enrolled, Durability::Deferred));
             let current = current_boot(transaction, &boot.machine)?;
             if let Some(current) = current.as_ref().filter(|current| current.hash == boot.hash) {

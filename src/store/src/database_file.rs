@@ -6,6 +6,7 @@
 //! lost are synced, and then copied from the log into the database file, so that a copy of this file contains all of
 //! them.
 
+use super::change_scope::ChangeScope;
 use super::database_id::{self, DatabaseIdentity, check_identity};
 use super::database_loss_stop::{stop_or_convert, stop_server};
 use super::moved_database_mark::refuse_moved_database;
@@ -39,6 +40,8 @@ pub(crate) struct DatabaseFile {
     pub(crate) identity: DatabaseIdentity,
     /// True if a transaction that must be durable is not synced yet.
     pub(crate) unsynced: bool,
+    /// Scope of the durable transactions of which the other servers are not notified yet. Empty on SQLite.
+    pub(crate) unsent: ChangeScope,
     /// Id of this server in notifications. The server ignores notifications that contain its own id. Empty on SQLite.
     pub(crate) origin: String,
     /// Second connection, through which other threads read.
@@ -90,6 +93,7 @@ impl DatabaseFile {
             file,
             identity,
             unsynced: false,
+            unsent: ChangeScope::default(),
             origin: String::new(),
             reader: None,
             gone,
@@ -105,11 +109,16 @@ impl DatabaseFile {
     /// transaction, which does not block the server.
     ///
     /// # Errors
-    /// Returns an error if the database does not exist, is not that of a server, or was written by an earlier version.
+    /// Returns an error if the database does not exist, is not that of a server, was moved to PostgreSQL, or was
+    /// written by an earlier version.
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
-            let message = format!("{file} does not exist: no server has run in that directory", file = path.display());
+            let message = format!(
+                "{file} does not exist: no server has run in that directory, or its records are in PostgreSQL: use \
+                 the page Plan of such a server",
+                file = path.display()
+            );
             return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));
         }
         // The file is opened for writing, because even a reader must write the shared-memory file of the write-ahead
@@ -118,6 +127,7 @@ impl DatabaseFile {
         let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
         refuse_newer_schema(&connection, path)?;
+        refuse_moved_database(&connection, path)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let is_current = schema::is_current_schema(&connection).context(Phase::Serve, what)?;
         let Some(identity) = own.filter(|_| is_current) else {
@@ -134,35 +144,11 @@ impl DatabaseFile {
             file,
             identity,
             unsynced: false,
+            unsent: ChangeScope::default(),
             origin: String::new(),
             reader: None,
             gone,
         })
-    }
-
-    /// Runs one transaction. If `work` returns [`Durability::Synced`], the next call of
-    /// [`DatabaseFile::sync_transactions`] syncs it together with all earlier transactions. Transactions that any
-    /// client can trigger should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
-    pub(crate) fn run_as_durable_as_needed<T>(
-        &mut self,
-        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)>,
-    ) -> Result<T> {
-        self.check_file()?;
-        let done = (|| {
-            let transaction = self.connection.transaction()?;
-            let done = work(&transaction)?;
-            match done.1 {
-                Durability::Synced => transaction.commit(),
-                Durability::Deferred => transaction.commit_deferred(),
-            }
-            .map(|()| done)
-        })();
-        let (value, durability) = self.stop_or_convert(done)?;
-        self.unsynced |= durability == Durability::Synced;
-        Ok(value)
     }
 
     /// Runs one transaction whose result a power failure may undo.
@@ -195,19 +181,6 @@ impl DatabaseFile {
     /// request.
     pub(crate) fn stop_or_convert<T>(&self, result: sql::Result<T>) -> Result<T> {
         stop_or_convert(result, &self.gone)
-    }
-
-    /// Runs one transaction, which is synced with its commit group. A transaction that changes nothing is not synced.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
-    pub(crate) fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> sql::Result<T>) -> Result<T> {
-        self.run_as_durable_as_needed(|transaction| {
-            let before = transaction.total_changes();
-            let value = work(transaction)?;
-            let is_changed = transaction.total_changes() > before;
-            Ok((value, if is_changed { Durability::Synced } else { Durability::Deferred }))
-        })
     }
 
     /// If a transaction since the last sync must be durable, syncs all transactions so far, and adds one to the number

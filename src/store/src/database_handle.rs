@@ -1,10 +1,10 @@
 //! Handle on the database, and the thread that owns the connection. Also stores events, which have no module of their
 //! own.
 
-use crate::audit_transactions::mark_audited;
 use crate::boot_activity::BootActivity;
-use crate::change_listener;
-use crate::database_file::{DatabaseFile, Durability};
+use crate::change_listener::{self, ChangeFeed, ChangeReceiver};
+use crate::change_scope::ChangeScope;
+use crate::database_file::DatabaseFile;
 use crate::fair_queue::{self, JobSender};
 use crate::group_commit::{self, Acknowledgement, DatabaseJob, GroupFailure, combine_results};
 use crate::read_connection::ReadConnection;
@@ -62,12 +62,12 @@ impl Default for StoreHooks {
 pub struct ServerState {
     jobs: JobSender<DatabaseJob>,
     pub heard: BootActivity,
-    hooks: StoreHooks,
+    pub(crate) hooks: StoreHooks,
     gone: watch::Receiver<Option<String>>,
     /// Notified when a job has failed because the database is unavailable.
     failed: Arc<Notify>,
-    /// Number that changes when another server may have changed the database.
-    changes: watch::Receiver<u64>,
+    /// Changes that other servers have committed.
+    changes: watch::Receiver<ChangeFeed>,
     pub(crate) reader: Option<ReadConnection>,
     /// Copy of the records of machines, for lists and scans.
     pub(crate) record_copy: Option<ReadConnection>,
@@ -89,7 +89,7 @@ impl ServerState {
         }
         let path = path.to_owned();
         let open = move |gone| DatabaseFile::open(&path, gone)?.with_reader();
-        ServerState::start_thread(open, quiet, watch::channel(0).1)
+        ServerState::start_thread(open, quiet, watch::channel(ChangeFeed::default()).1)
     }
 
     /// Opens the PostgreSQL database of the server in the directory `dir`.
@@ -124,13 +124,13 @@ impl ServerState {
     pub fn open_to_read(path: &Path) -> Result<ServerState> {
         let path = path.to_owned();
         let open = move |gone| DatabaseFile::open_to_read(&path, gone);
-        ServerState::start_thread(open, Duration::ZERO, watch::channel(0).1)
+        ServerState::start_thread(open, Duration::ZERO, watch::channel(ChangeFeed::default()).1)
     }
 
     fn start_thread(
         open: impl FnOnce(watch::Sender<Option<String>>) -> Result<DatabaseFile> + Send + 'static,
         quiet: Duration,
-        changes: watch::Receiver<u64>,
+        changes: watch::Receiver<ChangeFeed>,
     ) -> Result<ServerState> {
         let (jobs, queue) = fair_queue::create_queue::<DatabaseJob>();
         let (say_gone, gone) = watch::channel(None);
@@ -209,17 +209,15 @@ impl ServerState {
         self.heard.is_shared
     }
 
-    /// Waits until another server may have changed the database. Never returns for a SQLite file, which belongs to one
-    /// server.
-    pub async fn wait_for_change(&self, seen: &mut watch::Receiver<u64>) {
-        if seen.changed().await.is_err() {
-            std::future::pending().await
-        }
+    /// Waits until another server may have changed the database, and returns the scope of the changes since the last
+    /// call. Never returns for a SQLite file, which belongs to one server.
+    pub async fn wait_for_change(&self, changes: &mut ChangeReceiver) -> ChangeScope {
+        changes.receive().await
     }
 
-    /// Returns the channel for [`ServerState::wait_for_change`].
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.clone()
+    /// Returns the receiver for [`ServerState::wait_for_change`].
+    pub fn changes(&self) -> ChangeReceiver {
+        ChangeReceiver::new(self.changes.clone())
     }
 
     /// Checks that the database file exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
@@ -287,24 +285,6 @@ impl ServerState {
         work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
     ) -> Result<T> {
         flatten_answer(self.submit_job(|store| store.run_deferred(work)).blocking_recv())
-    }
-
-    /// Runs a transaction with [`DatabaseFile::run_durably`].
-    pub(crate) async fn run_durably<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let entry = (self.hooks.current_audit_entry)();
-        let work = move |transaction: &Transaction| mark_audited(transaction, entry, work);
-        flatten_answer(self.submit_job(|store| store.run_durably(work)).await)
-    }
-
-    /// Runs a transaction with [`DatabaseFile::run_as_durable_as_needed`].
-    pub(crate) async fn run_as_durable_as_needed<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)> + Send + 'static,
-    ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
 
     /// Waits until the database has performed a trivial read and write.

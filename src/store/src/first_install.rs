@@ -38,7 +38,7 @@ impl ServerState {
         start: AttemptStart,
     ) -> Result<FirstStartOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             if operator_documents::has_changed(transaction, &start.based_on)? {
                 return Ok(FirstStartOutcome::Outdated);
             }

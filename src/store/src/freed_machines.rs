@@ -38,7 +38,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn release_allocation(&self, machine: &str, allocation: &str) -> Result<ReleaseOutcome> {
         let (machine, allocation, time) = (machine.to_owned(), allocation.to_owned(), self.shared_timestamp());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let standing = read_install_state(transaction, &machine, &allocation)?;
             if is_installing(&standing) {
                 return Ok(ReleaseOutcome::Started);
@@ -65,7 +65,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn restore_released_order(&self, machine: &str, allocation: &str, order: ReinstallOrder) -> Result<bool> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let has_order = read_install_state(transaction, &machine, &allocation)?.order.is_some();
             if has_order || find_live(transaction, &machine)?.is_some() {
                 return Ok(false);
@@ -92,7 +92,7 @@ impl ServerState {
     ) -> Result<Option<ReinstallOrder>> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let current = current.map(str::to_owned);
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let Some(order) = read_install_state(transaction, &machine, &allocation)?.order else { return Ok(None) };
             let is_adopted = match &current {
                 Some(current) => {
@@ -131,7 +131,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn free_machine(&self, machine: &str) -> Result<()> {
         let (machine, time) = (machine.to_owned(), self.shared_timestamp());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             out_of_band_runs::delete_run(transaction, &machine)?;
             record_freed(transaction, &machine, &time)
         })

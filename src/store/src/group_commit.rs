@@ -299,7 +299,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = open(&dir).await;
         let before = count_transactions(&state).await;
-        state.record_boot_end([7; 32], true).await.unwrap();
+        state.record_boot_end("m", [7; 32], true).await.unwrap();
         state.decide_next_boot("m", FileAllocation::Free).await.unwrap();
         assert_eq!(count_transactions(&state).await, before);
     }

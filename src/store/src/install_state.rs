@@ -250,7 +250,7 @@ impl ServerState {
         let (order, fields) = (what.order.to_owned(), what.fields.clone());
         // When success is reported, this layout becomes the installed layout. The layout must be on disk by then, even
         // if the server loses power in the meantime.
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             transaction.execute(
                 "INSERT INTO layouts (machine, allocation, layout, document, image, for_order, fields)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)

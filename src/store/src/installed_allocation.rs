@@ -93,7 +93,7 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (table, id, column) =
             if has_begun { ("allocations", "id", "started_fields") } else { ("layouts", "allocation", "fields") };
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let select = format!("SELECT {column} FROM {table} WHERE machine = ?1 AND {id} = ?2");
             let stored = transaction.query_row(&select, [&machine, &allocation], |row| {
                 super::json_columns::parse_column::<InstalledAllocation>(row, 0)

@@ -8,13 +8,15 @@
 //! other:
 //!
 //! * **Database.** `sql` is the interface to both engines, and `store_address` is the address of a PostgreSQL database.
-//!   `postgres_database` opens such a database, `change_listener` receives the changes of other servers, and
-//!   `store_transfer`, `table_copy` and `moved_database_mark` copy records between the engines. `database_handle` is
-//!   the handle on the database, and stores events. `group_commit` is the thread of the database, and `read_connection`
-//!   is a second connection for lists. `database_file` opens the file, `database_id` distinguishes the file from
-//!   others, and `schema` defines its tables. `lost_records` records that the database has replaced a lost one, and
-//!   `database_loss_stop` stops the server after a loss. `database_epoch` issues fencing tokens, `json_columns` reads
-//!   and writes columns of JSON, and `token_hash` and `boot_token` contain tokens.
+//!   `postgres_database` opens such a database, `change_scope` lists the machines that a change affects,
+//!   `change_listener` receives the changes of other servers, and `store_transfer`, `table_copy` and
+//!   `moved_database_mark` copy records between the engines. `database_handle` is the handle on the database, and
+//!   stores events. `group_commit` is the thread of the database, `durable_transactions` runs transactions that must
+//!   not be lost, and `read_connection` is a second connection for lists. `database_file` opens the file,
+//!   `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_records` records that
+//!   the database has replaced a lost one, and `database_loss_stop` stops the server after a loss. `database_epoch`
+//!   issues fencing tokens, `json_columns` reads and writes columns of JSON, and `token_hash` and `boot_token` contain
+//!   tokens.
 //! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs, and
 //!   `record_retention` deletes old events and logs. `hardware_registrations` stores the hardware of machines,
 //!   `machine_contact` reads when and from which address they were seen, and `machine_identities` reads their UUIDs
@@ -56,6 +58,7 @@ mod boot_registration;
 mod boot_target;
 pub mod boot_token;
 mod change_listener;
+mod change_scope;
 pub mod changed_record_tracking;
 mod console_log;
 pub(crate) mod database_epoch;
@@ -65,6 +68,7 @@ pub mod database_id;
 mod database_loss_stop;
 mod disk_boot_prohibitions;
 pub mod document_protection;
+mod durable_transactions;
 mod event_history;
 mod fair_queue;
 mod first_install;
@@ -130,6 +134,8 @@ pub use attempt_failure::AttemptFailure;
 pub use boot_activity::{BootActivity, MachineBoot};
 pub use boot_registration::{EnrollOutcome, RegisteringClient};
 pub use boot_target::{BootTarget, FileAllocation};
+pub use change_listener::ChangeReceiver;
+pub use change_scope::ChangeScope;
 pub use common::timestamp::now;
 pub use console_log::LogChunk;
 pub use database_handle::{DATABASE, ServerState, StoreHooks};

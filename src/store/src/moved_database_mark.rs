@@ -36,7 +36,7 @@ pub(crate) fn refuse_moved_database(connection: &Connection, path: &Path) -> Res
     let moved = connection.query_row(select, [], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
     let Some((target, time)) = moved.optional().context(Phase::Serve, what)? else { return Ok(()) };
     let message = format!(
-        "{}: cannot start with this database: it was moved to {target} at {time}; start the server with --store. To \
+        "{}: cannot use this database: it was moved to {target} at {time}; start the server with --store. To \
          return to SQLite, back up the PostgreSQL database with `drophammer serve backup`, and restore the backup with \
          `drophammer serve restore`",
         path.display()

@@ -42,7 +42,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn decide_next_boot(&self, machine: &str, files: FileAllocation) -> Result<BootDecision> {
         let (machine, heard, most_unknown) = (machine.to_owned(), self.heard.clone(), self.most_unknown);
-        self.run_as_durable_as_needed(move |transaction| {
+        self.run_as_durable_as_needed_for(machine.clone(), move |transaction| {
             let active = current_boot(transaction, &machine)?.filter(|boot| heard.is_active(boot));
             let requested = registered_boots::request_time(transaction, &machine, heard.clock.now())?;
             let files = effective_files(transaction, &machine, files)?;

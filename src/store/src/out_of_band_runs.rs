@@ -166,7 +166,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn admit_boot(&self, boot: &MachineBoot, wanted: OutOfBandRequest) -> Result<BootAdmission> {
         let (boot, since) = (boot.clone(), self.shared_timestamp());
-        self.run_as_durable_as_needed(move |transaction| {
+        self.run_as_durable_as_needed_for(boot.machine.clone(), move |transaction| {
             let stored = read_run(transaction, &boot.machine)?;
             // A delayed request of an earlier boot must not start anything.
             let is_current = is_current(transaction, &boot.machine, boot.hash)?;
@@ -237,7 +237,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn replace_run(&self, old: &OutOfBandRun, new: Option<OutOfBandRun>) -> Result<bool> {
         let old = old.clone();
-        self.run_durably(move |transaction| {
+        self.run_durably_for(old.machine.clone(), move |transaction| {
             if read_run(transaction, &old.machine)?.as_ref() != Some(&old) {
                 return Ok(false);
             }

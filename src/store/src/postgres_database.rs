@@ -5,6 +5,7 @@
 
 use crate::boot_activity::BootActivity;
 use crate::change_listener;
+use crate::change_scope::ChangeScope;
 use crate::database_file::{DatabaseFile, read_identity, store_identity};
 use crate::database_id::{self, DatabaseIdentity, check_identity};
 use crate::sql::postgres::PostgresConnection;
@@ -18,7 +19,7 @@ use tokio::sync::watch;
 
 impl DatabaseFile {
     /// Opens the database, and creates or upgrades its tables. `path` is the path that a SQLite file would have, which
-    /// determines the path of the id file. `origin` is the text of the notifications of this server.
+    /// determines the path of the id file. `origin` is the id of this server in its notifications.
     ///
     /// # Errors
     /// Returns an error if the database is unreachable or unsuitable, or does not belong to the directory.
@@ -50,6 +51,7 @@ impl DatabaseFile {
             file: None,
             identity,
             unsynced: false,
+            unsent: ChangeScope::default(),
             origin,
             reader: None,
             gone,
@@ -57,13 +59,14 @@ impl DatabaseFile {
     }
 
     /// Commits the open transaction group. If `is_counted` is true, counts the group as a durable transaction, and
-    /// notifies the other servers.
+    /// notifies the other servers of the machines whose records have changed.
     ///
     /// # Errors
     /// Returns an error if the group was not committed, or the outcome is unknown.
     pub(crate) fn commit_postgres_group(&mut self, is_counted: bool) -> Result<()> {
         let Some(postgres) = self.connection.as_postgres() else { return Ok(()) };
-        let notification = is_counted.then_some([change_listener::CHANNEL, self.origin.as_str()]);
+        let payload = std::mem::take(&mut self.unsent).to_payload(&self.origin);
+        let notification = is_counted.then_some([change_listener::CHANNEL, payload.as_str()]);
         let committed = postgres.commit_group(notification);
         let Some(transactions) = self.stop_or_convert(committed)? else { return Ok(()) };
         self.record_count(transactions)?;

@@ -36,8 +36,8 @@ impl ServerState {
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn record_boot_start(&self, hash: TokenHash) -> Result<()> {
-        self.run_durably(move |transaction| {
+    pub async fn record_boot_start(&self, machine: &str, hash: TokenHash) -> Result<()> {
+        self.run_durably_for(machine.to_owned(), move |transaction| {
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [hash])?;
             hardware_registrations::record_erase_start(transaction, hash)
         })
@@ -48,9 +48,10 @@ impl ServerState {
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn record_boot_end(&self, hash: TokenHash, success: bool) -> Result<()> {
+    pub async fn record_boot_end(&self, machine: &str, hash: TokenHash, success: bool) -> Result<()> {
         let update = "UPDATE boots SET over = ?2 WHERE hash = ?1 AND over IS DISTINCT FROM 1";
-        self.run_durably(move |transaction| transaction.execute(update, params![hash, success]).map(drop)).await
+        let end = move |transaction: &Transaction| transaction.execute(update, params![hash, success]).map(drop);
+        self.run_durably_for(machine.to_owned(), end).await
     }
 }
 

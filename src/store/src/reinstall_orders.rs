@@ -95,7 +95,7 @@ impl ServerState {
     ) -> Result<OrderOutcome> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
         let (user, OrderBasis { machine_file, approval }) = (self.current_user(), based_on.unwrap_or_default());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             if operator_documents::has_changed(transaction, machine_file.as_slice())? {
                 let why =
                     format!("the file of machine {machine} has changed since the order was checked: repeat the order");
@@ -112,13 +112,15 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn cancel_order(&self, machine: &str, allocation: &str) -> Result<CancelOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.run_durably(move |transaction| match read_install_state(transaction, &machine, &allocation)?.order {
-            None => Ok(CancelOutcome::NothingOrdered),
-            Some(order) if order.started => Ok(CancelOutcome::Started(order)),
-            Some(order) => {
-                delete_order(transaction, &machine, &allocation)?;
-                insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Cancelled, &order))?;
-                Ok(CancelOutcome::Done(order))
+        self.run_durably_for(machine.clone(), move |transaction| {
+            match read_install_state(transaction, &machine, &allocation)?.order {
+                None => Ok(CancelOutcome::NothingOrdered),
+                Some(order) if order.started => Ok(CancelOutcome::Started(order)),
+                Some(order) => {
+                    delete_order(transaction, &machine, &allocation)?;
+                    insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Cancelled, &order))?;
+                    Ok(CancelOutcome::Done(order))
+                }
             }
         })
         .await
@@ -136,7 +138,7 @@ impl ServerState {
         start: AttemptStart,
     ) -> Result<OrderStart> {
         let (machine, allocation, order) = (machine.to_owned(), allocation.to_owned(), order.to_owned());
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             if operator_documents::has_changed(transaction, &start.based_on)? {
                 return Ok(OrderStart::Outdated);
             }

@@ -1,23 +1,29 @@
 //! Stored rollouts. A rollout reinstalls many machines, of which only a limited number is in progress at the same time.
-//! `schedule` decides which members start next, `transactions` stores rollouts and orders the reinstalls of members,
-//! `power_cycles` coordinates the power cycles of machines, `progress` updates the members from the records of their
-//! machines, `restored_rollouts` halts rollouts after a restore, and `statistics` counts rollouts and members.
+//! `records` reads and writes rollouts and members, and `summary` reads rollouts without their members. `queries` lists
+//! rollouts and members for the server. `schedule` decides which member starts next, `transactions` stores rollouts and
+//! orders the reinstalls of members, `power_cycles` coordinates the power cycles of machines, `progress` updates the
+//! members from the records of their machines, and `state_change` updates the states of rollouts. `restored_rollouts`
+//! halts rollouts after a restore, and `statistics` counts rollouts and members.
 
 mod power_cycles;
 mod progress;
+mod queries;
+mod records;
 mod restored_rollouts;
-pub mod schedule;
+mod schedule;
 pub mod start_window;
+mod state_change;
 mod statistics;
+mod summary;
 mod transactions;
 
-pub use progress::RolloutEvent;
+pub(crate) use records::rename_member;
 pub(crate) use restored_rollouts::halt_restored;
+pub use state_change::RolloutEvent;
 pub use statistics::RolloutStatistics;
+pub use summary::RolloutSummary;
 pub use transactions::{MemberOrderOutcome, RolloutChange, RolloutOutcome};
 
-use crate::json_columns::{parse_column, to_json_column};
-use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use start_window::StartWindow;
@@ -155,6 +161,9 @@ pub struct RolloutRecord {
     /// User who has requested the rollout.
     pub created_by: String,
     pub limits: RolloutLimits,
+    /// Images of the members; empty in records of earlier versions.
+    #[serde(default)]
+    pub images: Vec<String>,
     /// Reason for the state; empty if the rollout runs or has finished.
     #[serde(default)]
     pub reason: String,
@@ -211,67 +220,4 @@ impl Rollout {
     pub fn member_states(&self) -> Vec<MemberState> {
         self.members.iter().map(|member| member.state).collect()
     }
-
-    /// Returns whether the server must update the rollout: members can start, or are in progress.
-    fn is_active(&self) -> bool {
-        self.state == RolloutState::Running || self.count(MemberState::is_in_progress) > 0
-    }
-}
-
-/// Stores the state of the rollout, without its members.
-fn store_rollout(transaction: &Transaction, rollout: &Rollout) -> sql::Result<()> {
-    let update = "UPDATE rollouts SET state = ?2, active = ?3, document = ?4 WHERE id = ?1";
-    let (state, document) = (to_json_column(&rollout.state)?, to_json_column(&rollout.record)?);
-    transaction.execute(update, params![rollout.id, state, rollout.is_active(), document]).map(drop)
-}
-
-/// Stores a member. Inserts a new member, or updates an existing one.
-fn store_member(transaction: &Transaction, rollout: i64, number: usize, member: &RolloutMember) -> sql::Result<()> {
-    let upsert = "INSERT INTO rollout_members (rollout, number, machine, state, document) VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (rollout, number) DO UPDATE SET state = ?4, document = ?5";
-    let (state, document) = (to_json_column(&member.state)?, to_json_column(&member.record)?);
-    let number = i64::try_from(number).unwrap_or(i64::MAX);
-    transaction.execute(upsert, params![rollout, number, member.machine, state, document]).map(drop)
-}
-
-/// Parses a column that must contain a value.
-fn parse_required<T: serde::de::DeserializeOwned>(row: &Row, column: usize) -> sql::Result<T> {
-    let missing = || sql::Error::Unsuitable(format!("column {column} of a rollout is empty"));
-    parse_column(row, column)?.ok_or_else(missing)
-}
-
-/// Returns the state of a rollout, without reading its members.
-fn read_state(connection: &Connection, id: i64) -> sql::Result<Option<RolloutState>> {
-    let select = "SELECT state FROM rollouts WHERE id = ?1";
-    connection.query_row(select, [id], |row| parse_required(row, 0)).optional()
-}
-
-fn read_rollout(connection: &Connection, id: i64) -> sql::Result<Option<Rollout>> {
-    let select = "SELECT state, document FROM rollouts WHERE id = ?1";
-    let read = |row: &Row| {
-        let (state, record) = (parse_required(row, 0)?, parse_required(row, 1)?);
-        Ok(Rollout { id, state, record, members: Vec::new() })
-    };
-    let Some(mut rollout) = connection.query_row(select, [id], read).optional()? else { return Ok(None) };
-    let select = "SELECT machine, state, document FROM rollout_members WHERE rollout = ?1 ORDER BY number";
-    let read = |row: &Row| {
-        Ok(RolloutMember { machine: row.get(0)?, state: parse_required(row, 1)?, record: parse_required(row, 2)? })
-    };
-    rollout.members = connection.prepare_cached(select)?.query_map([id], read)?.collect::<sql::Result<_>>()?;
-    Ok(Some(rollout))
-}
-
-/// Returns the ids of rollouts, the newest first.
-fn list_ids(connection: &Connection, only_active: bool) -> sql::Result<Vec<i64>> {
-    let select = match only_active {
-        true => "SELECT id FROM rollouts WHERE active = 1 ORDER BY id DESC",
-        false => "SELECT id FROM rollouts ORDER BY id DESC",
-    };
-    connection.prepare_cached(select)?.query_map([], |row| row.get(0))?.collect()
-}
-
-/// Transfers the memberships of a machine to its new id.
-pub(crate) fn rename_member(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
-    let update = "UPDATE rollout_members SET machine = ?2 WHERE machine = ?1";
-    transaction.execute(update, [old, new]).map(drop)
 }

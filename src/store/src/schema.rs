@@ -56,6 +56,7 @@ const TABLES: &str = "
         rollout INTEGER NOT NULL, number INTEGER NOT NULL, machine TEXT NOT NULL, state TEXT NOT NULL,
         document TEXT NOT NULL, PRIMARY KEY (rollout, number)) STRICT;
     CREATE INDEX IF NOT EXISTS rollout_members_of_machine ON rollout_members (machine, rollout);
+    CREATE INDEX IF NOT EXISTS rollout_members_by_state ON rollout_members (rollout, state, number);
     CREATE TABLE IF NOT EXISTS users (
         name TEXT PRIMARY KEY, role TEXT NOT NULL, projects TEXT NOT NULL, disabled INTEGER NOT NULL,
         created TEXT NOT NULL) STRICT;

@@ -4,6 +4,7 @@
 mod address_ranges;
 mod attempt_failures;
 mod audit_retention;
+mod change_notifications;
 mod clock_steps;
 mod database_files;
 mod documents;
@@ -15,6 +16,7 @@ mod lossy_proxy;
 mod oidc_users;
 mod order_model;
 mod postgres;
+mod postgres_failover;
 mod postgres_faults;
 mod postgres_limits;
 mod postgres_restore;

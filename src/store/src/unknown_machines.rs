@@ -67,7 +67,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn record_machine_file(&self, machine: &str) -> Result<()> {
         let machine = machine.to_owned();
-        self.run_durably(move |transaction| mark_known(transaction, &machine)).await
+        self.run_durably_for(machine.clone(), move |transaction| mark_known(transaction, &machine)).await
     }
 
     /// Returns the ids of the unknown machines that have registered, sorted.

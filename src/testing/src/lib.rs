@@ -10,3 +10,4 @@ pub mod postgres;
 pub mod reference_implementation;
 mod sandboxed_workers;
 pub mod sources;
+pub mod test_engine;

@@ -39,17 +39,55 @@ impl PrivatePostgres {
     /// # Panics
     /// Panics if the server does not start.
     pub fn start() -> PrivatePostgres {
-        let dir = tempfile::Builder::new().prefix("pg-").tempdir_in("/tmp").unwrap().keep();
-        let is_root = nix::unistd::geteuid().is_root();
-        if is_root {
-            run(Command::new("chown").arg(format!("{USER}:")).arg(&dir));
-        }
+        let (dir, is_root) = (create_directory(), nix::unistd::geteuid().is_root());
         let initdb = ["-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"];
         run(as_user(is_root, "initdb").args(initdb).current_dir(&dir));
         append(&dir.join("data/postgresql.conf"), "listen_addresses = ''\nmax_connections = 300\n");
         let server = PrivatePostgres { dir, keeper: Mutex::default() };
         server.resume();
         server
+    }
+
+    /// Creates and starts a standby of this server. From then on, each synchronous commit of this server waits until
+    /// the standby has received it.
+    ///
+    /// # Panics
+    /// Panics if the standby does not start, or does not receive changes within 30 seconds.
+    pub fn start_standby(&self) -> PrivatePostgres {
+        let dir = create_directory();
+        let mut copy = as_user(nix::unistd::geteuid().is_root(), "pg_basebackup");
+        copy.args(["-D", "data", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-U", USER, "-h"]).arg(&self.dir);
+        run(copy.current_dir(&dir));
+        let standby = PrivatePostgres { dir, keeper: Mutex::default() };
+        standby.resume();
+        self.run_sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.run_sql("postgres", "SELECT pg_reload_conf()");
+        for _ in 0..600 {
+            if self.run_sql("postgres", "SELECT sync_state FROM pg_stat_replication") == "sync" {
+                return standby;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("the standby does not receive changes");
+    }
+
+    /// Makes a standby accept writes, and waits until it does.
+    ///
+    /// # Panics
+    /// Panics if the server is not a standby.
+    pub fn promote(&self) {
+        let mut promote = as_user(nix::unistd::geteuid().is_root(), "pg_ctl");
+        run(promote.args(["promote", "-D", "data"]).current_dir(&self.dir));
+    }
+
+    /// Kills all processes of the server, as a crash of its host would.
+    ///
+    /// # Panics
+    /// Panics if the server does not run.
+    pub fn kill(&self) {
+        self.signal_all(nix::sys::signal::Signal::SIGKILL);
+        // Without this file, the shell that ends the server does not signal another process with the same id.
+        std::fs::remove_file(self.dir.join("data/postmaster.pid")).unwrap();
     }
 
     /// Starts the server again after [`PrivatePostgres::stop`], and waits until it accepts connections.
@@ -149,6 +187,12 @@ impl PrivatePostgres {
         format!("postgres:///{name}?host={}&user={USER}", self.dir.display())
     }
 
+    /// Returns the URL of a database on this server and on its standby.
+    pub fn url_with_standby(&self, name: &str, standby: &PrivatePostgres) -> String {
+        let hosts = format!("{},{}", self.dir.display(), standby.dir.display());
+        format!("postgres:///{name}?host={hosts}&user={USER}&target_session_attrs=read-write")
+    }
+
     /// Creates an empty database whose tablespace is in `dir`, and returns its URL.
     ///
     /// # Panics
@@ -203,6 +247,15 @@ impl PrivatePostgres {
         self.dir.join(".s.PGSQL.5432")
     }
 
+    /// Returns the contents of a database, as pg_dump prints them.
+    ///
+    /// # Panics
+    /// Panics if the database cannot be read.
+    pub fn dump(&self, database: &str) -> String {
+        let mut dump = as_user(nix::unistd::geteuid().is_root(), "pg_dump");
+        run(dump.args(["-U", USER, "-d", database, "-h"]).arg(&self.dir).current_dir("/tmp"))
+    }
+
     /// Runs statements with psql, and returns its output without headers.
     ///
     /// # Panics
@@ -230,6 +283,15 @@ impl Drop for PrivatePostgres {
 pub fn shared() -> Option<&'static PrivatePostgres> {
     static SHARED: OnceLock<PrivatePostgres> = OnceLock::new();
     is_installed().then(|| SHARED.get_or_init(PrivatePostgres::start))
+}
+
+/// Creates the temporary directory of a server.
+fn create_directory() -> PathBuf {
+    let dir = tempfile::Builder::new().prefix("pg-").tempdir_in("/tmp").unwrap().keep();
+    if nix::unistd::geteuid().is_root() {
+        run(Command::new("chown").arg(format!("{USER}:")).arg(&dir));
+    }
+    dir
 }
 
 fn append(path: &Path, text: &str) {

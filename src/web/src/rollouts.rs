@@ -15,6 +15,9 @@ use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use std::sync::Arc;
 
+/// Maximum number of machines in the table of a rollout.
+const MAXIMUM_ROWS: usize = 1000;
+
 /// `GET /rollouts`: shows one row per rollout.
 pub(crate) async fn get_rollouts(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
     let all = rollouts::list_views(&app).await;
@@ -99,6 +102,7 @@ pub(crate) async fn get_rollout(
 ) -> Result<Response, Response> {
     let rollout = rollouts::find_view(&app, &id).await;
     let rollout = rollout.map_err(|error| page_frame::render_error(&app, Some(&person), error))?;
+    let rows = select_rows(&rollout.members);
     let main = html! {
         p { a href="/rollouts" { "Rollouts" } }
         div.head { h1 { "Rollout " (rollout.id) } (show_actions(&person, &rollout)) }
@@ -106,12 +110,32 @@ pub(crate) async fn get_rollout(
         p { (show_progress(&rollout)) }
         (draw_members(&rollout.members))
         (show_limits(&rollout))
+        @if rows.len() < rollout.members.len() {
+            p.faint { "The table contains " (rows.len()) " of " (rollout.members.len())
+                " machines, beginning with those that have failed or are in progress. "
+                code { "drophammer rollout show " (rollout.id) } " lists all machines." }
+        }
         div.scroll tabindex="0" { table.cards {
             thead { tr { th { "Machine" } th { "State" } th { "Ordered" } th { "Ended" } th.number { "Data lost" } th { "Reason" } } }
-            tbody { @for member in &rollout.members { (show_member(member)) } }
+            tbody { @for member in rows { (show_member(member)) } }
         } }
     };
     Ok(page_frame::render_page(&app, &person, &format!("Rollout {id}"), "/rollouts", main))
+}
+
+/// Returns the members for the table: all members in their order or, if there are too many, those that need attention.
+fn select_rows(members: &[MemberView]) -> Vec<&MemberView> {
+    let mut rows: Vec<&MemberView> = members.iter().collect();
+    if rows.len() > MAXIMUM_ROWS {
+        rows.sort_by_key(|member| match member.state {
+            MemberState::Failed | MemberState::Skipped => 0,
+            MemberState::Ordered | MemberState::Installing => 1,
+            MemberState::Waiting => 2,
+            MemberState::Done => 3,
+        });
+        rows.truncate(MAXIMUM_ROWS);
+    }
+    rows
 }
 
 /// Draws the members in the order in which they are reinstalled.
@@ -192,5 +216,36 @@ async fn change_rollout(change: &ChangeForm, wanted: RolloutChange) -> Response 
     match rollouts::change_rollout(app, change.machine_id(), &person.identity, wanted).await {
         Ok(rollout) => Redirect::to(&format!("/rollouts/{}", rollout.id)).into_response(),
         Err(error) => change.show_error(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_of_a_large_rollout_contains_the_machines_that_need_attention() {
+        let member = |number: usize, state| MemberView {
+            machine: format!("m{number}"),
+            name: String::new(),
+            image: String::new(),
+            state,
+            reason: String::new(),
+            order: String::new(),
+            ordered: String::new(),
+            ended: String::new(),
+            lost_bytes: None,
+            approved: None,
+        };
+        let mut members: Vec<MemberView> = (0..1500).map(|number| member(number, MemberState::Done)).collect();
+        members[1400].state = MemberState::Installing;
+        members[1499].state = MemberState::Failed;
+        let names = |rows: &[&MemberView]| rows.iter().map(|row| row.machine.clone()).collect::<Vec<_>>();
+        let rows = select_rows(&members);
+        assert_eq!(names(&rows[..3]), ["m1499", "m1400", "m0"]);
+        assert_eq!(rows.len(), MAXIMUM_ROWS);
+        let rows = select_rows(&members[1398..]);
+        assert_eq!(names(&rows[..3]), ["m1398", "m1399", "m1400"]);
+        assert_eq!(rows.len(), 102);
     }
 }

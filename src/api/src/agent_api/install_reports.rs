@@ -47,7 +47,7 @@ pub(crate) async fn post_report(
         return Err(refuse_success(&app, &id, &report, &why));
     }
     if let Some(success) = reported.over {
-        app.state.record_boot_end(boot.hash, success).await?;
+        app.state.record_boot_end(&id, boot.hash, success).await?;
     }
     if reported.news {
         app.counters.count_report(&report);

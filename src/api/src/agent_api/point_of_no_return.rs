@@ -72,7 +72,7 @@ async fn start_first(
         FirstStartOutcome::Rejected(why) => return Ok(Err(why)),
         FirstStartOutcome::Outdated => return Err(request_repetition(app, id).await),
     };
-    app.state.record_boot_start(boot.hash).await?;
+    app.state.record_boot_start(id, boot.hash).await?;
     if news {
         let text = "starts its installation: the disks of its layout are erased";
         app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(id)));
@@ -91,7 +91,7 @@ async fn start_ordered(
     let id = &boot.machine;
     match app.state.start_order(id, allocation, order, start).await? {
         OrderStart::Permitted(order, news) => {
-            app.state.record_boot_start(boot.hash).await?;
+            app.state.record_boot_start(id, boot.hash).await?;
             if news {
                 app.counters.count_order(OrderEvent::Started);
                 let text = format!(

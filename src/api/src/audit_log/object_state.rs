@@ -120,10 +120,11 @@ async fn read_user(app: &AppState, name: &str) -> Option<(String, Value)> {
 
 /// Reads a rollout or, if the request creates one, the newest rollout. Members are recorded with their states.
 async fn read_rollouts(app: &AppState, object: &str) -> Option<(String, Value)> {
-    let rollout = match object.parse() {
-        Ok(id) => app.state.find_rollout(id).await.ok()??,
-        Err(_) => app.state.list_rollouts().await.ok()?.into_iter().next()?,
+    let id = match object.parse() {
+        Ok(id) => id,
+        Err(_) => app.state.list_rollouts().await.ok()?.first()?.id,
     };
+    let rollout = app.state.find_rollout(id).await.ok()??;
     let members: BTreeMap<&str, Value> =
         rollout.members.iter().map(|member| (member.machine.as_str(), json!(member.state))).collect();
     let record = &rollout.record;

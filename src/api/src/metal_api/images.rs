@@ -11,7 +11,9 @@ use crate::AppState;
 use crate::access::set_audited_object;
 use crate::base_url::BaseUrls;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
+use crate::openapi::parameters::query_parameters;
 use crate::operator_api::OperatorAuth;
+use crate::page_query::{PageQuery, PageSelection};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -81,6 +83,11 @@ pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
     fields_schema::<ImageResponse>(schemas, &FIELDS)
 }
 
+/// Returns the parameters of a list of images.
+pub(crate) fn list_parameters() -> Vec<Value> {
+    [query_parameters::<ImageQuery>(), query_parameters::<PageQuery>()].concat()
+}
+
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct ImageQuery {
@@ -110,6 +117,7 @@ pub(crate) async fn list_images(
     base: BaseUrls,
     _: OperatorAuth,
     query: Result<Query<ImageQuery>, QueryRejection>,
+    mut page: PageSelection,
 ) -> ApiResult<Json<Vec<ImageResponse>>> {
     let Query(request_fields) = query.map_err(|error| ApiRefusal::bad_request(error.to_string()))?;
     app.await_added_images().await;
@@ -119,6 +127,7 @@ pub(crate) async fn list_images(
     for (id, (_, image)) in &directory.images {
         if (states.is_hidden(id) && !request_fields.hidden)
             || (states.is_blacklisted(id) && !request_fields.blacklisted)
+            || !page.accepts(id, [image.name.as_str(), &image.description])
         {
             continue;
         }
@@ -128,6 +137,7 @@ pub(crate) async fn list_images(
         }
         all.push(shown);
     }
+    page.finish()?;
     Ok(Json(all))
 }
 

@@ -10,6 +10,7 @@ use crate::AppState;
 use crate::access::set_audited_object;
 use crate::json_schemas::SchemaGenerators;
 use crate::operator_api::OperatorAuth;
+use crate::page_query::PageSelection;
 use crate::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
@@ -41,8 +42,19 @@ pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
 }
 
 /// `GET /v1/filesystemlayout`: lists the layouts, sorted by id.
-pub(crate) async fn list_layouts(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<Value>> {
-    Json(app.directory().known.layouts.values().map(layout_response).collect())
+pub(crate) async fn list_layouts(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+    mut page: PageSelection,
+) -> ApiResult<Json<Vec<Value>>> {
+    let directory = app.directory();
+    let is_selected = |layout: &&Layout| {
+        let texts = [&layout.name, &layout.description].into_iter().flatten();
+        page.accepts(&layout.id, texts.map(String::as_str))
+    };
+    let layouts = directory.known.layouts.values().filter(is_selected).map(layout_response).collect();
+    page.finish()?;
+    Ok(Json(layouts))
 }
 
 /// `GET /v1/filesystemlayout/{id}`: returns one layout.

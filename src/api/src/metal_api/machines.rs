@@ -15,6 +15,7 @@ use crate::json_schemas::SchemaGenerators;
 use crate::operator_api::reinstalls::{parse_request, place_order};
 use crate::operator_api::{OperatorAuth, explain_file_error};
 use crate::out_of_band;
+use crate::page_query::PageSelection;
 use crate::request_body::{EVENT_BYTES, read_operator_document};
 use crate::rollouts::require_plan;
 use axum::Json;
@@ -124,8 +125,16 @@ pub(crate) async fn list_machines(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
     _: OperatorAuth,
+    mut page: PageSelection,
 ) -> ApiResult<Json<Vec<MachineResponse>>> {
-    Ok(Json(all_machines(&app, &base).await?))
+    let directory = app.directory();
+    let mut machines = sort_by_id(&directory);
+    machines.retain(|machine| {
+        let texts = [&machine.name].into_iter().chain(&machine.macs);
+        page.accepts(&machine.id, texts.map(String::as_str))
+    });
+    page.finish()?;
+    Ok(Json(machine_responses(&app, &machines, &base).await?))
 }
 
 /// `GET /v1/machine/{id}`: returns the machine in metal-api's format to the operator, and its allocation to the machine
@@ -201,7 +210,8 @@ pub(crate) async fn find_machines(
             suggestion = operator_files::suggest_name(other, SEARCHED.into_iter())
         )));
     }
-    let mut all = all_machines(&app, &base).await?;
+    let directory = app.directory();
+    let mut all = machine_responses(&app, &sort_by_id(&directory), &base).await?;
     all.retain(|machine| {
         let machine = json!(machine);
         criteria.iter().all(|(name, value)| matches_criterion(&machine, name, value))
@@ -352,13 +362,20 @@ pub(super) async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()
     migration.map_or(Ok(()), |migration| Err(ApiRefusal::conflict(explain_migration_block(id, &migration))))
 }
 
-async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<MachineResponse>> {
-    let directory = app.directory();
-    let mut ids: Vec<&str> = directory.machines().map(|machine| machine.id.as_str()).collect();
-    ids.sort_unstable();
-    let mut all = Vec::new();
-    for id in ids {
-        all.push(machine_response(app, id, base).await?);
+fn sort_by_id(directory: &SiteSnapshot) -> Vec<&MachineSpec> {
+    let mut machines: Vec<&MachineSpec> = directory.machines().collect();
+    machines.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+    machines
+}
+
+async fn machine_responses(
+    app: &Arc<AppState>,
+    machines: &[&MachineSpec],
+    base: &BaseUrls,
+) -> ApiResult<Vec<MachineResponse>> {
+    let mut responses = Vec::new();
+    for machine in machines {
+        responses.push(machine_response(app, &machine.id, base).await?);
     }
-    Ok(all)
+    Ok(responses)
 }

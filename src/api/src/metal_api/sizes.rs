@@ -11,6 +11,7 @@ use crate::AppState;
 use crate::access::set_audited_object;
 use crate::json_schemas::{SchemaGenerators, fields_schema};
 use crate::operator_api::OperatorAuth;
+use crate::page_query::PageSelection;
 use crate::request_body::read_operator_document;
 use axum::Json;
 use axum::body::Body;
@@ -55,8 +56,16 @@ pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
 }
 
 /// `GET /v1/size`: lists the sizes, sorted by id.
-pub(crate) async fn list_sizes(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Json<Vec<SizeResponse>> {
-    Json(app.directory().known.sizes.values().map(size_response).collect())
+pub(crate) async fn list_sizes(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+    mut page: PageSelection,
+) -> ApiResult<Json<Vec<SizeResponse>>> {
+    let directory = app.directory();
+    let is_selected = |size: &&MachineSize| page.accepts(&size.id, [size.name.as_str(), &size.description]);
+    let sizes = directory.known.sizes.values().filter(is_selected).map(size_response).collect();
+    page.finish()?;
+    Ok(Json(sizes))
 }
 
 /// `GET /v1/size/{id}`: returns one size.

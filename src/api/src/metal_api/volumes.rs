@@ -1,7 +1,9 @@
 //! `/v1/volumes`: states of the machines' Kubernetes volumes, and requests that change the volumes in machine files.
 
+mod all_volumes;
 pub(crate) mod volume_state;
 
+pub(crate) use all_volumes::list_volumes;
 pub use volume_state::VolumeState;
 
 use super::api_refusal::{ApiRefusal, ApiResult};
@@ -13,7 +15,6 @@ use crate::operator_api::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use common::format::compare_natural;
 use common::sync::lock_mutex;
 use http_server::api_error::ApiError;
 use model::install_report::PreparedVolume;
@@ -65,20 +66,6 @@ enum BackingVolume {
 #[serde(rename_all = "lowercase")]
 enum NoBacking {
     None,
-}
-
-/// `GET /v1/volumes`: lists the volumes of all machines.
-pub(crate) async fn list_volumes(
-    State(app): State<Arc<AppState>>,
-    _: OperatorAuth,
-) -> Result<Json<Vec<VolumeResponse>>, ApiError> {
-    let directory = app.directory();
-    let mut all = Vec::new();
-    for machine in directory.machines() {
-        all.extend(volumes_of(&app, machine).await?);
-    }
-    all.sort_by(|one, other| one.machine.cmp(&other.machine).then_with(|| compare_natural(&one.name, &other.name)));
-    Ok(Json(all))
 }
 
 /// `GET /v1/volumes/manifests`: returns PersistentVolumes for `kubectl apply -f`.

@@ -29,7 +29,7 @@ pub async fn handle_report(
     let MigrationUpdate { migration, news } = heard.map_err(conflict_error)?;
     let retry = !report.success && migration.target == *id && migration.should_retry();
     if report.success || !retry {
-        app.state.record_boot_end(boot.hash, report.success).await?;
+        app.state.record_boot_end(id, boot.hash, report.success).await?;
     }
     if news {
         app.counters.count_report(report);

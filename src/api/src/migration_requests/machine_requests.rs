@@ -305,7 +305,7 @@ pub(crate) async fn start_copy(
         Ok(heard) => heard,
         Err(why) => return Ok(Some(Err(why))),
     };
-    app.state.record_boot_start(boot.hash).await?;
+    app.state.record_boot_start(id, boot.hash).await?;
     if news {
         app.watch.log_note(format!(
             "machine {machine} at {peer} erases its disks and starts to receive the system of the migration {migration}", machine = directory.display_name(id), migration = describe_migration(directory, &migration)));

@@ -17,8 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use store::OrderBasis;
-use store::rollouts::schedule::next_members;
-use store::rollouts::{MemberOrderOutcome, MemberState, Rollout, RolloutEvent, RolloutMember, RolloutState};
+use store::rollouts::{MemberOrderOutcome, MemberState, RolloutEvent, RolloutMember, RolloutState, RolloutSummary};
 use store::server_leases::LeaseClaim;
 use tokio::task::JoinHandle;
 
@@ -53,11 +52,11 @@ async fn advance_rollouts(app: &Arc<AppState>, power_cycles: &mut PowerCycles) -
     }
     let active = app.state.list_active_rollouts().await?;
     for rollout in &active {
-        fail_freed_members(app, rollout).await?;
-        start_power_cycles(app, rollout, power_cycles).await?;
-        while let Some(current) = app.state.find_rollout(rollout.id).await? {
-            let Some(number) = next_members(&current, app.state.shared_time()).first().copied() else { break };
-            if !start_member(app, &current, number).await? {
+        let members = app.state.list_members_in_progress(rollout.id).await?;
+        fail_freed_members(app, rollout.id, &members).await?;
+        start_power_cycles(app, rollout, &members, power_cycles).await?;
+        while let Some((number, member)) = app.state.find_due_member(rollout.id).await? {
+            if !start_member(app, (rollout.id, number), &member).await? {
                 break;
             }
         }
@@ -87,8 +86,8 @@ fn log_event(app: &AppState, event: RolloutEvent) {
 /// Marks a member in progress as failed if the file of its machine no longer contains the member's allocation, since
 /// the machine will then not be reinstalled. While the file is absent, for example during a checkout of the directory,
 /// the order remains.
-async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
-    for (number, member) in rollout.members.iter().enumerate().filter(|(_, member)| member.state.is_in_progress()) {
+async fn fail_freed_members(app: &AppState, rollout: i64, members: &[(usize, RolloutMember)]) -> Result<()> {
+    for (number, member) in members {
         let directory = app.directory();
         let Some(machine) = directory.find_machine(&member.machine) else { continue };
         if machine.allocation.as_ref().is_none_or(|current| *current.id != member.record.allocation) {
@@ -96,22 +95,20 @@ async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
                 "allocation {allocation} was removed from the machine file",
                 allocation = member.record.allocation
             );
-            app.state.fail_member((rollout.id, number), why).await?;
+            app.state.fail_member((rollout, *number), why).await?;
         }
     }
     Ok(())
 }
 
 /// Starts the reinstall of a member, or skips the member. Returns false if the member must be tried again later.
-async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> Result<bool> {
-    let key = (rollout.id, number);
-    let member = &rollout.members[number];
+async fn start_member(app: &Arc<AppState>, key: (i64, usize), member: &RolloutMember) -> Result<bool> {
+    let (rollout, _) = key;
     let name = app.directory().display_name(&member.machine).to_owned();
     let image = &member.record.image;
     if is_digest_pending(app, image) {
         app.log_rate_limited(format!(
-            "rollout {rollout}: machine {name} waits until the digest of image {image} is known",
-            rollout = rollout.id
+            "rollout {rollout}: machine {name} waits until the digest of image {image} is known"
         ));
         return Ok(false);
     }
@@ -121,7 +118,6 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
             let replaced = replaced.map(|replaced| format!("; {}", describe_replaced_order(&replaced)));
             app.watch.log_note(format!(
                 "rollout {rollout}: machine {name}: reinstall with image {image} ordered{replaced}",
-                rollout = rollout.id,
                 image = order.image,
                 replaced = replaced.unwrap_or_default()
             ));
@@ -135,8 +131,7 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
             let why = reword_metal_phrases(&error.into_coded_message());
             if !status.is_client_error() && status != StatusCode::BAD_GATEWAY {
                 app.log_rate_limited(format!(
-                    "rollout {rollout}: the reinstall of machine {name} cannot be started yet: {why}",
-                    rollout = rollout.id
+                    "rollout {rollout}: the reinstall of machine {name} cannot be started yet: {why}"
                 ));
                 return Ok(false);
             }
@@ -144,7 +139,7 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
             why
         }
     };
-    app.watch.log_problem(format!("rollout {rollout}: machine {name} is skipped: {skipped}", rollout = rollout.id));
+    app.watch.log_problem(format!("rollout {rollout}: machine {name} is skipped: {skipped}"));
     Ok(true)
 }
 
@@ -173,13 +168,18 @@ async fn order_member(
 }
 
 /// Starts to power-cycle the machines of ordered members, if the rollout requests it.
-async fn start_power_cycles(app: &Arc<AppState>, rollout: &Rollout, running: &mut PowerCycles) -> Result<()> {
+async fn start_power_cycles(
+    app: &Arc<AppState>,
+    rollout: &RolloutSummary,
+    members: &[(usize, RolloutMember)],
+    running: &mut PowerCycles,
+) -> Result<()> {
     if !rollout.record.limits.power_cycle {
         return Ok(());
     }
-    for (number, member) in rollout.members.iter().enumerate() {
+    for (number, member) in members {
         let is_new = member.state == MemberState::Ordered && member.record.power_cycled.is_empty();
-        let key = (rollout.id, number);
+        let key = (rollout.id, *number);
         if is_new && let LeaseClaim::Claimed(lease) = app.state.claim_power_cycle(key).await? {
             let app = app.clone();
             running.insert(key, tokio::spawn(async move { power_cycle(&app, key, lease).await }));

@@ -3,7 +3,10 @@
 use super::member_approval::MemberRequest;
 use crate::AppState;
 use serde::{Deserialize, Serialize};
-use store::rollouts::{MemberState, Rollout, RolloutLimits, RolloutMember, RolloutState};
+use std::collections::BTreeSet;
+use store::rollouts::{
+    MemberState, Rollout, RolloutLimits, RolloutMember, RolloutRecord, RolloutState, RolloutSummary,
+};
 
 /// A rollout with its members.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -72,39 +75,34 @@ pub struct MemberView {
 
 impl RolloutView {
     pub(super) fn new(app: &AppState, rollout: &Rollout) -> RolloutView {
-        let Rollout { id, state, record, members } = rollout;
-        let mut images: Vec<String> = members.iter().map(|member| member.record.image.clone()).collect();
-        images.sort_unstable();
-        images.dedup();
-        let count = |state| rollout.count(|member| member == state);
+        let images: BTreeSet<&String> = rollout.members.iter().map(|member| &member.record.image).collect();
         RolloutView {
-            id: *id,
-            state: *state,
-            reason: record.reason.clone(),
-            created: record.created.clone(),
-            created_by: record.created_by.clone(),
-            limits: record.limits.clone(),
-            images,
-            total: rollout.count(|_| true),
-            counts: RolloutCounts {
-                waiting: count(MemberState::Waiting),
-                ordered: count(MemberState::Ordered),
-                installing: count(MemberState::Installing),
-                done: count(MemberState::Done),
-                failed: count(MemberState::Failed),
-                skipped: count(MemberState::Skipped),
-            },
-            members: members.iter().map(|member| MemberView::new(app, member)).collect(),
+            images: images.into_iter().cloned().collect(),
+            members: rollout.members.iter().map(|member| MemberView::new(app, member)).collect(),
+            ..RolloutView::from_summary(rollout.summarize())
         }
     }
 
-    pub(super) fn without_members(self) -> RolloutView {
-        RolloutView { members: Vec::new(), ..self }
+    /// Returns the view of a rollout without its members.
+    pub(super) fn from_summary(rollout: RolloutSummary) -> RolloutView {
+        let count = |state| rollout.count(|member| member == state);
+        let counts = RolloutCounts {
+            waiting: count(MemberState::Waiting),
+            ordered: count(MemberState::Ordered),
+            installing: count(MemberState::Installing),
+            done: count(MemberState::Done),
+            failed: count(MemberState::Failed),
+            skipped: count(MemberState::Skipped),
+        };
+        let total = rollout.count(|_| true);
+        let RolloutSummary { id, state, record, .. } = rollout;
+        let RolloutRecord { created, created_by, limits, images, reason, .. } = record;
+        RolloutView { id, state, reason, created, created_by, limits, images, total, counts, members: Vec::new() }
     }
 }
 
 impl MemberView {
-    fn new(app: &AppState, member: &RolloutMember) -> MemberView {
+    pub(super) fn new(app: &AppState, member: &RolloutMember) -> MemberView {
         let RolloutMember { machine, state, record } = member;
         let request = MemberRequest::parse(&record.request).ok();
         let forecast = request.as_ref().and_then(|request| request.forecast.as_ref());

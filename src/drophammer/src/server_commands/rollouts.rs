@@ -27,7 +27,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 /// Timeout of the request that orders a rollout, for which the server plans the reinstall of each machine.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Maximum number of machines in the output of commands other than `rollout show`.
 const MAXIMUM_LISTED_MACHINES: usize = 20;
 /// Minimum width of a terminal for the column with the times of the orders.

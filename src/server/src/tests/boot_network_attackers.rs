@@ -274,9 +274,7 @@ async fn reports_for_foreign_allocations_are_not_recorded() {
     assert_eq!(server.call(&stranger, "POST", &path, &report("", false)).await.status, 200);
     server.heard(&format!("\"machine\":\"{STRANGER}\"")).await;
     let dir = server.stop().await;
-    let database = rusqlite::Connection::open(dir.path().join("drophammer.sqlite")).unwrap();
-    let kept: u32 = database.query_row("SELECT count(*) FROM allocations", [], |row| row.get(0)).unwrap();
-    assert_eq!(kept, 0);
+    assert_eq!(engine::run_sql(dir.path(), "SELECT count(*) FROM allocations"), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -300,8 +298,7 @@ async fn unknown_machines_are_limited_and_their_events_dropped() {
         assert_eq!(server.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await.status, 200, "{id}");
     }
     let dir = server.stop().await;
-    let database = rusqlite::Connection::open(dir.path().join("drophammer.sqlite")).unwrap();
-    let count = |what: &str| database.query_row(&format!("SELECT {what}"), [], |row| row.get::<_, u32>(0)).unwrap();
+    let count = |what: &str| -> u32 { engine::run_sql(dir.path(), &format!("SELECT {what}")).parse().unwrap() };
     assert_eq!(count("count(*) FROM machines WHERE stranger IS NOT NULL"), 256);
     assert!(count("count(*) FROM boots") <= 257);
     assert_eq!(

@@ -147,9 +147,8 @@ async fn registration_of_another_machine_is_refused() {
     assert!(answer.text().contains(ONE) && answer.text().contains(OTHER), "{}", answer.text());
     let shown = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
     assert_eq!(shown.status, 401, "it has not registered");
-    let database = rusqlite::Connection::open(server.dir.path().join(store::DATABASE)).unwrap();
-    let select = "SELECT registered FROM machines WHERE id = ?1";
-    let kept: String = database.query_row(select, [ONE], |row| row.get(0)).unwrap();
+    let select = format!("SELECT registered FROM machines WHERE id = '{ONE}'");
+    let kept = engine::run_sql(server.dir.path(), &select);
     assert!(kept.contains("52:54:00:00:aa:01") && !kept.contains(OWN), "{kept}");
 }
 
@@ -303,8 +302,7 @@ async fn rename_proves_a_new_mainboard() {
     let (token, _) = registers(&server, &format!("uuid={ONE}"), ONE, &inventoried(ONE, Some(ONE), &nics)).await;
     server.allocated(ONE, &token).await;
     // A database of an earlier version contains the UUID only in the registration.
-    let database = rusqlite::Connection::open(server.dir.path().join(store::DATABASE)).unwrap();
-    database.execute("UPDATE machines SET smbios_uuid = NULL", []).unwrap();
+    engine::run_sql(server.dir.path(), "UPDATE machines SET smbios_uuid = NULL");
     let by_mac = async |uuid: &str| server.boot(&format!("uuid={uuid}&mac={DOCK}")).await.text();
     assert!(is_local_disk(&by_mac(OTHER).await));
     // Firmware that no longer reports a UUID is served, and the UUID that it reported before is preserved.

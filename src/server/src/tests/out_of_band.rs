@@ -122,8 +122,7 @@ impl Running {
     }
 
     async fn stored_events(&self) -> Vec<String> {
-        let state = store::ServerState::open_to_read(&self.dir.path().join(store::DATABASE)).unwrap();
-        state.list_events(ONE, 20).await.unwrap().into_iter().map(|(_, event)| event).collect()
+        self.state.list_events(ONE, 20).await.unwrap().into_iter().map(|(_, event)| event).collect()
     }
 }
 

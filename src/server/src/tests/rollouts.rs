@@ -191,7 +191,7 @@ async fn members_that_were_locked_changed_or_freed_are_skipped() {
     let states = server.v1("GET", &path, &Value::Null).await.json();
     assert_eq!(states["counts"]["waiting"], 4, "the start is not reached");
     let now = "UPDATE rollouts SET document = replace(document, '\"start\":\"2', '\"start\":\"1')";
-    rusqlite_update(&server, now).await;
+    engine::run_sql(server.dir.path(), now);
     let ended = server.until_states(&path, &["skipped", "skipped", "skipped", "skipped"]).await;
     for (member, words) in [
         (0, "is locked: audit; to unlock it, run `drophammer machine unlock m1` (DH-645)"),
@@ -202,13 +202,6 @@ async fn members_that_were_locked_changed_or_freed_are_skipped() {
         assert!(ended["members"][member]["reason"].as_str().unwrap().contains(words), "{words}: {ended}");
     }
     assert_eq!(ended["state"], "finished");
-}
-
-/// Changes the database of the running server, for tests that cannot wait until a time has passed.
-async fn rusqlite_update(server: &Running, update: &'static str) {
-    let path = server.dir.path().join(store::DATABASE);
-    let run = move || store::sql::Connection::open(&path).unwrap().execute_batch(update).unwrap();
-    tokio::task::spawn_blocking(run).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,8 +299,8 @@ async fn saved_plan_is_approved_when_its_member_starts() {
     assert!(member["lost_bytes"].is_u64() && member["approved"].as_str().unwrap().starts_with("sha256:"), "{member}");
     let approval = server.dir.path().join(format!("approved/{ONE}.yaml"));
     assert!(!approval.exists());
-    rusqlite_update(&server, "UPDATE rollouts SET document = replace(document, '\"start\":\"2', '\"start\":\"1')")
-        .await;
+    let now = "UPDATE rollouts SET document = replace(document, '\"start\":\"2', '\"start\":\"1')";
+    engine::run_sql(server.dir.path(), now);
     server.until_states("/v1/rollouts/1", &["ordered"]).await;
     assert!(std::fs::read_to_string(&approval).unwrap().contains(member["approved"].as_str().unwrap()));
     assert_eq!(server.machine(&["reinstall", "one", "--cancel"]).await.unwrap(), CommandOutcome::Good);

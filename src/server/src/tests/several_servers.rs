@@ -310,6 +310,28 @@ async fn every_server_shows_the_last_event_of_a_machine() {
     }
 }
 
+/// A change of one machine at one server makes the other server read only the records of this machine again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn change_of_a_machine_does_not_wake_the_requests_of_others() {
+    let Some(url) = new_database() else { return };
+    let [a, b] = start_two(&url).await;
+    a.installed().await;
+    let versions = || {
+        let snapshot = b.directory.borrow();
+        [ONE, TWO].map(|id| snapshot.machine_version(id))
+    };
+    // The server may also reload all machines for another reason, such as a new digest of an image.
+    for _ in 0..20 {
+        let before = versions();
+        a.order("debian-13").await;
+        b.wait_until(|| versions()[0] != before[0], "machine ONE is reloaded").await;
+        if versions()[1] == before[1] {
+            return;
+        }
+    }
+    panic!("each order reloads all machines");
+}
+
 /// Starts two servers with the same files and the same token of the operator.
 async fn start_two(url: &str) -> [Running; 2] {
     let a = start(with_images(), url).await;

@@ -16,8 +16,7 @@ impl Running {
 
     /// Returns the number of transactions that were synced to the disk since the creation of the database.
     fn durable_transactions(&self) -> i64 {
-        let database = rusqlite::Connection::open(self.dir.path().join("drophammer.sqlite")).unwrap();
-        database.query_row("SELECT transactions FROM identity", [], |row| row.get(0)).unwrap()
+        engine::run_sql(self.dir.path(), "SELECT transactions FROM identity").parse().unwrap()
     }
 
     /// Returns the client addresses of the answered requests, in the order of the responses.
@@ -74,8 +73,7 @@ async fn every_text_of_an_event_is_bounded() {
     let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/event"), &event).await;
     assert_eq!(answer.status, 200);
     let dir = server.stop().await;
-    let database = rusqlite::Connection::open(dir.path().join("drophammer.sqlite")).unwrap();
-    let longest: u32 = database.query_row("SELECT max(length(event)) FROM events", [], |row| row.get(0)).unwrap();
+    let longest: u32 = engine::run_sql(dir.path(), "SELECT max(length(event)) FROM events").parse().unwrap();
     assert!(longest < 1000, "{longest} bytes are stored of one event");
 }
 
@@ -259,9 +257,9 @@ async fn only_events_of_unregistered_boots_are_limited() {
     }
     server.heard(&format!("{FLOOD} sends more than {most} events a minute")).await;
     let dir = server.stop().await;
-    let database = rusqlite::Connection::open(dir.path().join("drophammer.sqlite")).unwrap();
     let count = |machine: &str| -> u32 {
-        database.query_row("SELECT count(*) FROM events WHERE machine = ?1", [machine], |row| row.get(0)).unwrap()
+        let select = format!("SELECT count(*) FROM events WHERE machine = '{machine}'");
+        engine::run_sql(dir.path(), &select).parse().unwrap()
     };
     // A new minute may begin during the test. The limit of events per minute then starts again.
     assert!(count(TWO) <= most + 50 && count(ONE) >= most + 50, "{} {}", count(TWO), count(ONE));

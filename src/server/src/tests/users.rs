@@ -226,9 +226,8 @@ async fn expired_token_is_refused_and_recorded_once() {
     let server = Running::start().await;
     let token = server.user("ann", "operator", &[]).await;
     assert_eq!(server.status(&token, "GET", "/v1/machines", &Value::Null).await, 200);
-    let database = rusqlite::Connection::open(server.dir.path().join("drophammer.sqlite")).unwrap();
-    let expire = "UPDATE user_tokens SET expires = '2020-01-01T00:00:00Z' WHERE user_name = 'ann'";
-    assert_eq!(database.execute(expire, []).unwrap(), 1);
+    let expire = "UPDATE user_tokens SET expires = '2020-01-01T00:00:00Z' WHERE user_name = 'ann' RETURNING user_name";
+    assert_eq!(engine::run_sql(server.dir.path(), expire), "ann");
     for (method, path) in [("GET", "/v1/machines".to_owned()), ("POST", format!("/v1/machine/{ONE}/lock"))] {
         let before = server.audit("limit=1000").await.len();
         let refused = server.call(&token, method, &path, &json!({})).await;

@@ -3,7 +3,6 @@
 use super::*;
 use crate::ganeti_os_definitions::{OsDefinitions, VerifyCache};
 use crate::loader::SiteLoader;
-use std::time::Duration;
 use store::image_digest_cache::ImageDigests;
 
 const MACHINE_ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
@@ -56,7 +55,7 @@ fn stored_documents_replace_files_of_the_directory() {
 #[test]
 fn loader_reads_stored_documents_and_reports_problems() {
     let dir = tempfile::tempdir().unwrap();
-    let state = ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap();
+    let state = crate::test_store::open(dir.path());
     let good = format!("id: {MACHINE_ID}\nname: one\n");
     let documents = [
         ("machines/one.yaml", good.as_str()),

@@ -49,7 +49,7 @@ impl ServerState {
     ) -> Result<ReportOutcome> {
         let (machine, allocation, text) = (machine.to_owned(), allocation.to_owned(), to_json(report)?);
         let report = report.clone();
-        self.run_durably(move |transaction| {
+        self.run_durably_for(machine.clone(), move |transaction| {
             let before = read_install_state(transaction, &machine, &allocation)?;
             let judged = report
                 .success

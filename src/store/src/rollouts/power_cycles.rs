@@ -2,7 +2,8 @@
 //! read the member's order. Therefore no machine is power-cycled after its order was canceled.
 
 use super::progress::observe_member;
-use super::{MemberState, RolloutMember, RolloutState, read_rollout, read_state, store_member};
+use super::records::{read_member, read_state, store_member};
+use super::{MemberState, RolloutMember, RolloutState};
 use crate::install_state::read_install_state;
 use crate::server_leases::{ActionOrigin, LeaseClaim, LeasedAction, ServerLease};
 use crate::server_leases::{claim_lease, has_switched, permit_request};
@@ -94,8 +95,7 @@ fn to_action(key: MemberKey) -> LeasedAction {
 /// since the stored state of the member may be outdated. After a restore, the member is not returned until the operator
 /// has confirmed the order and the machine: the order may have been canceled after the backup.
 fn find_ordered(transaction: &Transaction, (id, number): MemberKey) -> sql::Result<Option<RolloutMember>> {
-    let Some(rollout) = read_rollout(transaction, id)? else { return Ok(None) };
-    let member = rollout.members.into_iter().nth(number).filter(|member| member.state == MemberState::Ordered);
+    let member = read_member(transaction, id, number)?.filter(|member| member.state == MemberState::Ordered);
     let Some(member) = member else { return Ok(None) };
     let is_open = observe_member(transaction, &member)?.0 == MemberState::Ordered;
     let is_confirmed = !read_install_state(transaction, &member.machine, &member.record.allocation)?.unconfirmed;

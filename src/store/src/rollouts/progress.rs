@@ -1,22 +1,16 @@
 //! Progress of the members of rollouts, derived from the orders and reports of their machines.
 
-use super::transactions::{end_member, settle};
-use super::{MemberState, Rollout, RolloutMember, RolloutState, list_ids, read_rollout, store_member};
+use super::records::{list_ids, list_members_in_progress, store_member};
+use super::schedule::resulting_state;
+use super::state_change::{RolloutEvent, mark_ended, settle};
+use super::summary::read_summary;
+use super::{MemberState, RolloutMember};
 use crate::event_history::{HistoryEntry, HistoryKind};
 use crate::install_state::read_install_state;
 use crate::json_columns::parse_column;
 use crate::sql::{self, Connection};
 use crate::{InstallState, ServerState};
 use common::error::Result;
-
-/// Change of a rollout, for the log of the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RolloutEvent {
-    /// A member has ended in this state, for this reason.
-    MemberEnded { rollout: i64, machine: String, state: MemberState, reason: String },
-    /// The rollout has changed to this state, for this reason.
-    StateChanged { rollout: i64, state: RolloutState, reason: String },
-}
 
 impl ServerState {
     /// Updates the members in progress of all rollouts from the records of their machines, and returns the changes.
@@ -32,27 +26,19 @@ impl ServerState {
         self.run_durably(|transaction| {
             let mut events = Vec::new();
             for id in list_ids(transaction, true)? {
-                let Some(mut rollout) = read_rollout(transaction, id)? else { continue };
-                let before = rollout.state;
-                for number in 0..rollout.members.len() {
-                    let member = &rollout.members[number];
-                    if !member.state.is_in_progress() {
-                        continue;
-                    }
-                    let machine = member.machine.clone();
-                    match observe_member(transaction, member)? {
-                        (state, _) if state == member.state => {}
-                        (state, _) if state.is_in_progress() => {
-                            rollout.members[number].state = state;
-                            store_member(transaction, id, number, &rollout.members[number])?;
-                        }
+                for (number, mut member) in list_members_in_progress(transaction, id)? {
+                    match observe_member(transaction, &member)? {
+                        (state, _) if state == member.state => continue,
+                        (state, _) if state.is_in_progress() => member.state = state,
                         (state, reason) => {
-                            end_member(transaction, &mut rollout, number, state, reason.clone())?;
+                            mark_ended(&mut member, state, reason.clone());
+                            let machine = member.machine.clone();
                             events.push(RolloutEvent::MemberEnded { rollout: id, machine, state, reason });
                         }
                     }
+                    store_member(transaction, id, number, &member)?;
                 }
-                events.extend(update_rollout_state(transaction, rollout, before)?);
+                events.extend(settle(transaction, id)?);
             }
             Ok(events)
         })
@@ -64,31 +50,17 @@ impl ServerState {
 /// current states of members from the records of their machines.
 fn needs_update(connection: &Connection) -> sql::Result<bool> {
     for id in list_ids(connection, true)? {
-        let Some(rollout) = read_rollout(connection, id)? else { continue };
-        if super::schedule::resulting_state(&rollout).0 != rollout.state {
+        let Some(rollout) = read_summary(connection, id)? else { continue };
+        if resulting_state(&rollout).0 != rollout.state {
             return Ok(true);
         }
-        for member in rollout.members.iter().filter(|member| member.state.is_in_progress()) {
-            if observe_member(connection, member)?.0 != member.state {
+        for (_, member) in list_members_in_progress(connection, id)? {
+            if observe_member(connection, &member)?.0 != member.state {
                 return Ok(true);
             }
         }
     }
     Ok(false)
-}
-
-/// Updates the state of a rollout. Returns the change since the state `before`, if there was one.
-fn update_rollout_state(
-    transaction: &sql::Transaction,
-    mut rollout: Rollout,
-    before: RolloutState,
-) -> sql::Result<Option<RolloutEvent>> {
-    let is_outdated = super::schedule::resulting_state(&rollout).0 != rollout.state;
-    if is_outdated {
-        settle(transaction, &mut rollout)?;
-    }
-    let Rollout { id, state, record, .. } = rollout;
-    Ok((state != before).then_some(RolloutEvent::StateChanged { rollout: id, state, reason: record.reason }))
 }
 
 /// Returns the state of a member whose reinstall was ordered, and the reason if it has failed.

@@ -2,7 +2,9 @@
 //! operator has confirmed the machine and resumed the rollout.
 
 use super::progress::observe_member;
-use super::{MemberState, Rollout, RolloutState, list_ids, read_rollout, store_member, store_rollout};
+use super::records::{list_ids, list_members_in_progress, store_member};
+use super::summary::{read_summary, store_rollout};
+use super::{MemberState, RolloutState};
 use crate::server_leases::{self, ActionOrigin};
 use crate::sql::{self, Transaction};
 
@@ -11,9 +13,9 @@ use crate::sql::{self, Transaction};
 pub(crate) fn halt_restored(transaction: &Transaction) -> sql::Result<()> {
     let interrupted = server_leases::delete_leases(transaction)?;
     for id in list_ids(transaction, true)? {
-        let Some(mut rollout) = read_rollout(transaction, id)? else { continue };
+        let Some(mut rollout) = read_summary(transaction, id)? else { continue };
         if rollout.record.limits.power_cycle {
-            mark_members(transaction, &mut rollout, &interrupted)?;
+            mark_members(transaction, id, &interrupted)?;
         }
         if matches!(rollout.state, RolloutState::Running | RolloutState::Stopped) {
             rollout.state = RolloutState::Halted;
@@ -29,10 +31,9 @@ pub(crate) fn halt_restored(transaction: &Transaction) -> sql::Result<()> {
 
 /// Records for each ordered member how the operator continues it. A power cycle that was not completed at the time of
 /// the backup is carried out after the rollout is resumed; a completed power cycle is not repeated.
-fn mark_members(transaction: &Transaction, rollout: &mut Rollout, interrupted: &[ActionOrigin]) -> sql::Result<()> {
-    let id = rollout.id;
-    for (number, member) in rollout.members.iter_mut().enumerate() {
-        if member.state != MemberState::Ordered || observe_member(transaction, member)?.0 != MemberState::Ordered {
+fn mark_members(transaction: &Transaction, id: i64, interrupted: &[ActionOrigin]) -> sql::Result<()> {
+    for (number, mut member) in list_members_in_progress(transaction, id)? {
+        if member.state != MemberState::Ordered || observe_member(transaction, &member)?.0 != MemberState::Ordered {
             continue;
         }
         if interrupted.contains(&ActionOrigin::Rollout { rollout: id, number }) {
@@ -48,7 +49,7 @@ fn mark_members(transaction: &Transaction, rollout: &mut Rollout, interrupted: &
         let machine = &member.machine;
         member.record.reason =
             format!("the database was restored from a backup: run `drophammer machine confirm {machine}`, {next}");
-        store_member(transaction, id, number, member)?;
+        store_member(transaction, id, number, &member)?;
     }
     Ok(())
 }

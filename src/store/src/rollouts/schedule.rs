@@ -1,28 +1,25 @@
-//! Decision which members of a rollout start next. The result depends only on the arguments, so the transaction that
+//! Decision which member of a rollout starts next. The result depends only on the arguments, so the transaction that
 //! stores the result can compute it again.
 
-use super::{MemberState, Rollout, RolloutState};
+use super::{MemberState, RolloutState, RolloutSummary};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Returns the numbers of the members that may start now, in their order.
-pub fn next_members(rollout: &Rollout, now: OffsetDateTime) -> Vec<usize> {
+/// Returns the number of the member that may start now; `None` if no member may start.
+pub(super) fn next_member(rollout: &RolloutSummary, now: OffsetDateTime) -> Option<usize> {
     let limits = &rollout.record.limits;
-    let states = rollout.member_states();
-    let has_begun = states.iter().any(|state| *state != MemberState::Waiting);
+    let has_begun = rollout.count(|state| state != MemberState::Waiting) > 0;
     // Once a rollout has begun, it continues even if the clock is set back.
     let is_due = has_begun || limits.start.as_deref().is_none_or(|start| is_reached(start, now));
     let is_open = limits.window.as_ref().is_none_or(|window| window.contains(now));
     if rollout.state != RolloutState::Running || !is_due || !is_open || has_failed(rollout) {
-        return Vec::new();
+        return None;
     }
-    let places = limits.at_most.saturating_sub(rollout.count(MemberState::is_in_progress));
-    let waiting = states.iter().enumerate().filter(|(_, state)| **state == MemberState::Waiting);
-    waiting.map(|(number, _)| number).take(usize::try_from(places).unwrap_or(usize::MAX)).collect()
+    rollout.first_waiting.filter(|_| rollout.count(MemberState::is_in_progress) < limits.at_most)
 }
 
 /// Returns whether the number of failed members has reached the limit at which no further members are started.
-pub fn has_failed(rollout: &Rollout) -> bool {
+fn has_failed(rollout: &RolloutSummary) -> bool {
     let failures = rollout.count(MemberState::is_failure).saturating_sub(rollout.record.accepted_failures);
     failures >= rollout.record.limits.stop_after
 }
@@ -33,7 +30,7 @@ fn is_reached(time: &str, now: OffsetDateTime) -> bool {
 }
 
 /// Returns the state of the rollout that results from the states of its members, with the reason.
-pub(crate) fn resulting_state(rollout: &Rollout) -> (RolloutState, String) {
+pub(super) fn resulting_state(rollout: &RolloutSummary) -> (RolloutState, String) {
     let waiting = rollout.count(|state| state == MemberState::Waiting);
     let failures = rollout.count(MemberState::is_failure);
     match rollout.state {

@@ -1,6 +1,7 @@
 //! Number of rollouts and of their members in each state, for metrics.
 
-use super::{MemberState, RolloutState, parse_required};
+use super::records::parse_required;
+use super::{MemberState, RolloutState};
 use crate::ServerState;
 use crate::sql::{self, Connection};
 use common::error::Result;

@@ -2,11 +2,11 @@
 //! reinstall also marks its member as ordered. Therefore no member is ordered twice, even if two servers share the
 //! database.
 
-use super::schedule::{next_members, resulting_state};
-use super::{
-    MemberRecord, MemberState, Rollout, RolloutMember, RolloutRecord, RolloutState, list_ids, read_rollout,
-    store_member, store_rollout,
-};
+use super::records::{find_open_membership, list_ids, read_member, read_rollout, store_member, store_members};
+use super::schedule::next_member;
+use super::state_change::{mark_ended, settle};
+use super::summary::{read_summary, store_rollout};
+use super::{MemberRecord, MemberState, Rollout, RolloutMember, RolloutRecord, RolloutState, RolloutSummary};
 use crate::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use crate::install_state::read_install_state;
 use crate::json_columns::to_json_column;
@@ -16,11 +16,13 @@ use crate::reinstall_orders::{OrderBasis, OrderOutcome, insert_order};
 use crate::sql::{self, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
+use std::collections::BTreeSet;
 use time::OffsetDateTime;
 
-/// Number of the newest rollouts, which are never deleted. The creation of a rollout deletes older rollouts that have
-/// ended.
+/// Number of the newest rollouts that are stored. The creation of a rollout deletes older rollouts that have ended.
 const MAXIMUM_STORED_ROLLOUTS: usize = 200;
+/// Number of members of the newest rollouts that are stored. Lists and metrics count all stored members.
+const MAXIMUM_STORED_MEMBERS: u32 = 200_000;
 
 /// Result of a request for a rollout.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,15 +69,16 @@ impl ServerState {
         record: RolloutRecord,
         members: Vec<(String, MemberRecord)>,
     ) -> Result<RolloutOutcome> {
+        let images: BTreeSet<&String> = members.iter().map(|(_, member)| &member.image).collect();
+        let record = RolloutRecord { images: images.into_iter().cloned().collect(), ..record };
         self.run_durably(move |transaction| {
-            for (machine, _) in &members {
-                if let Some(other) = find_open_membership(transaction, machine)? {
-                    let why = format!(
-                        "machine {machine} is a member of rollout {other}, which has not ended: wait until it has ended, or \
-                         run `drophammer rollout cancel {other}`"
-                    );
-                    return Ok(RolloutOutcome::Refused(why));
-                }
+            let machines: Vec<&str> = members.iter().map(|(machine, _)| machine.as_str()).collect();
+            if let Some((machine, other)) = find_open_membership(transaction, &machines)? {
+                let why = format!(
+                    "machine {machine} is a member of rollout {other}, which has not ended: wait until it has ended, \
+                     or run `drophammer rollout cancel {other}`"
+                );
+                return Ok(RolloutOutcome::Refused(why));
             }
             delete_oldest(transaction)?;
             let insert = "INSERT INTO rollouts (state, active, document) VALUES (?1, 1, ?2) RETURNING id";
@@ -84,56 +87,8 @@ impl ServerState {
             let id = transaction.query_row(insert, values, |row| row.get(0))?;
             let member = |(machine, record)| RolloutMember { machine, state: MemberState::Waiting, record };
             let members: Vec<RolloutMember> = members.into_iter().map(member).collect();
-            for (number, member) in members.iter().enumerate() {
-                store_member(transaction, id, number, member)?;
-            }
+            store_members(transaction, id, &members.iter().enumerate().collect::<Vec<_>>())?;
             Ok(RolloutOutcome::Done(Rollout { id, state, record, members }))
-        })
-        .await
-    }
-
-    /// Returns all rollouts, the newest first.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read.
-    pub async fn list_rollouts(&self) -> Result<Vec<Rollout>> {
-        self.list_rollouts_where(false).await
-    }
-
-    /// Returns the rollouts whose members can start or are in progress, the newest first.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read.
-    pub async fn list_active_rollouts(&self) -> Result<Vec<Rollout>> {
-        self.list_rollouts_where(true).await
-    }
-
-    async fn list_rollouts_where(&self, is_active: bool) -> Result<Vec<Rollout>> {
-        self.run_job(move |connection| {
-            let ids = list_ids(connection, is_active)?;
-            ids.into_iter().filter_map(|id| read_rollout(connection, id).transpose()).collect()
-        })
-        .await
-    }
-
-    /// Returns the rollout with this id.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read.
-    pub async fn find_rollout(&self, id: i64) -> Result<Option<Rollout>> {
-        self.run_job(move |connection| read_rollout(connection, id)).await
-    }
-
-    /// Returns the newest rollout of which the machine is a member.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read.
-    pub async fn find_rollout_of_machine(&self, machine: &str) -> Result<Option<Rollout>> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            let select = "SELECT max(rollout) FROM rollout_members WHERE machine = ?1";
-            let id = connection.query_row(select, [machine], |row| row.get::<_, Option<i64>>(0))?;
-            id.map_or(Ok(None), |id| read_rollout(connection, id))
         })
         .await
     }
@@ -144,8 +99,11 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn change_rollout(&self, id: i64, change: RolloutChange) -> Result<RolloutOutcome> {
         self.run_durably(move |transaction| {
-            let Some(rollout) = read_rollout(transaction, id)? else { return Ok(RolloutOutcome::NotFound) };
-            apply_change(transaction, rollout, change)
+            let Some(rollout) = read_summary(transaction, id)? else { return Ok(RolloutOutcome::NotFound) };
+            if let Err(why) = apply_change(transaction, rollout, change)? {
+                return Ok(RolloutOutcome::Refused(format!("rollout {id}: {why}")));
+            }
+            Ok(read_rollout(transaction, id)?.map_or(RolloutOutcome::NotFound, RolloutOutcome::Done))
         })
         .await
     }
@@ -170,11 +128,12 @@ impl ServerState {
         self.run_durably(move |transaction| {
             let due = find_due(transaction, id, number, time)?;
             let is_outdated = operator_documents::has_changed(transaction, machine_file.as_slice())?;
-            let Some(mut rollout) = due.filter(|_| !is_outdated) else { return Ok(MemberOrderOutcome::NotDue) };
-            let member = &mut rollout.members[number];
+            let Some((rollout, mut member)) = due.filter(|_| !is_outdated) else {
+                return Ok(MemberOrderOutcome::NotDue);
+            };
             let machine = member.machine.clone();
             let open = read_install_state(transaction, &machine, &allocation)?.order;
-            let user = rollout.record.created_by.clone();
+            let user = rollout.record.created_by;
             let refused = match open.and_then(|open| explain_open_order(&open, replaces.as_deref())) {
                 Some(why) => why,
                 None => {
@@ -186,8 +145,7 @@ impl ServerState {
                             member.record.order.clone_from(&order.id);
                             member.record.ordered = now();
                             member.record.reason = replaced.as_deref().map(describe_replaced).unwrap_or_default();
-                            store_member(transaction, id, number, member)?;
-                            store_rollout(transaction, &rollout)?;
+                            store_member(transaction, id, number, &member)?;
                             return Ok(MemberOrderOutcome::Ordered { order: Box::new(order), replaced });
                         }
                         OrderOutcome::NotInstalled => format!("allocation {allocation} is not installed"),
@@ -198,7 +156,7 @@ impl ServerState {
                     }
                 }
             };
-            end_member(transaction, &mut rollout, number, MemberState::Skipped, refused.clone())?;
+            end_member(transaction, (id, number), member, MemberState::Skipped, refused.clone())?;
             Ok(MemberOrderOutcome::Skipped(refused))
         })
         .await
@@ -211,8 +169,8 @@ impl ServerState {
     pub async fn skip_member(&self, (id, number): (i64, usize), reason: String) -> Result<bool> {
         let time = self.shared_time();
         self.run_durably(move |transaction| {
-            let Some(mut rollout) = find_due(transaction, id, number, time)? else { return Ok(false) };
-            end_member(transaction, &mut rollout, number, MemberState::Skipped, reason)?;
+            let Some((_, member)) = find_due(transaction, id, number, time)? else { return Ok(false) };
+            end_member(transaction, (id, number), member, MemberState::Skipped, reason)?;
             Ok(true)
         })
         .await
@@ -225,12 +183,10 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn fail_member(&self, (id, number): (i64, usize), reason: String) -> Result<bool> {
         self.run_durably(move |transaction| {
-            let Some(mut rollout) = read_rollout(transaction, id)? else { return Ok(false) };
-            let Some(member) = rollout.members.get(number).filter(|member| member.state.is_in_progress()) else {
-                return Ok(false);
-            };
-            withdraw_order(transaction, member)?;
-            end_member(transaction, &mut rollout, number, MemberState::Failed, reason)?;
+            let member = read_member(transaction, id, number)?.filter(|member| member.state.is_in_progress());
+            let Some(member) = member else { return Ok(false) };
+            withdraw_order(transaction, &member)?;
+            end_member(transaction, (id, number), member, MemberState::Failed, reason)?;
             Ok(true)
         })
         .await
@@ -261,61 +217,53 @@ fn describe_replaced(replaced: &ReinstallOrder) -> String {
     format!("replaces order {id} with image {image}, which was {state}", state = describe_end(replaced))
 }
 
-/// Returns the id of a rollout in which the machine is waiting or in progress.
-fn find_open_membership(transaction: &Transaction, machine: &str) -> sql::Result<Option<i64>> {
-    let select = "SELECT rollout FROM rollout_members WHERE machine = ?1 ORDER BY rollout DESC";
-    let ids: Vec<i64> =
-        transaction.prepare(select)?.query_map([machine], |row| row.get(0))?.collect::<sql::Result<_>>()?;
-    for id in ids {
-        let Some(rollout) = read_rollout(transaction, id)? else { continue };
-        let is_open = |member: &&RolloutMember| {
-            member.machine == machine && (member.state == MemberState::Waiting || member.state.is_in_progress())
-        };
-        if rollout.members.iter().any(|member| is_open(&member)) {
-            return Ok(Some(id));
-        }
-    }
-    Ok(None)
-}
-
+/// Deletes the oldest rollouts that have ended, if there are too many rollouts or members.
 fn delete_oldest(transaction: &Transaction) -> sql::Result<()> {
-    for id in list_ids(transaction, false)?.into_iter().skip(MAXIMUM_STORED_ROLLOUTS) {
-        let ended = read_rollout(transaction, id)?.is_some_and(|rollout| {
-            matches!(rollout.state, RolloutState::Canceled | RolloutState::Finished) && !rollout.is_active()
-        });
-        if ended {
-            transaction.execute("DELETE FROM rollout_members WHERE rollout = ?1", [id])?;
-            transaction.execute("DELETE FROM rollouts WHERE id = ?1", [id])?;
-        }
+    let ids = list_ids(transaction, false)?.into_iter();
+    let rollouts = ids.filter_map(|id| read_summary(transaction, id).transpose());
+    for id in list_excess(&rollouts.collect::<sql::Result<Vec<_>>>()?) {
+        transaction.execute("DELETE FROM rollout_members WHERE rollout = ?1", [id])?;
+        transaction.execute("DELETE FROM rollouts WHERE id = ?1", [id])?;
     }
     Ok(())
 }
 
-/// Returns the rollout if the member is the next one that may start.
-fn find_due(transaction: &Transaction, id: i64, number: usize, now: OffsetDateTime) -> sql::Result<Option<Rollout>> {
-    let rollout = read_rollout(transaction, id)?;
-    Ok(rollout.filter(|rollout| next_members(rollout, now).first() == Some(&number)))
+/// Returns the ids of the rollouts that have ended and exceed the limits. The newest rollout is the first one.
+fn list_excess(rollouts: &[RolloutSummary]) -> Vec<i64> {
+    let (mut excess, mut members) = (Vec::new(), 0);
+    for (index, rollout) in rollouts.iter().enumerate() {
+        members += rollout.count(|_| true);
+        let is_excess = index >= MAXIMUM_STORED_ROLLOUTS || members > MAXIMUM_STORED_MEMBERS;
+        let has_ended = matches!(rollout.state, RolloutState::Canceled | RolloutState::Finished);
+        if is_excess && has_ended && rollout.count(MemberState::is_in_progress) == 0 {
+            excess.push(rollout.id);
+        }
+    }
+    excess
+}
+
+/// Returns the rollout and the member, if the member is the next one that may start.
+fn find_due(
+    transaction: &Transaction,
+    id: i64,
+    number: usize,
+    now: OffsetDateTime,
+) -> sql::Result<Option<(RolloutSummary, RolloutMember)>> {
+    let rollout = read_summary(transaction, id)?.filter(|rollout| next_member(rollout, now) == Some(number));
+    Ok(rollout.zip(read_member(transaction, id, number)?))
 }
 
 /// Stores the final state of a member, and updates the state of the rollout.
-pub(super) fn end_member(
+fn end_member(
     transaction: &Transaction,
-    rollout: &mut Rollout,
-    number: usize,
+    (id, number): (i64, usize),
+    mut member: RolloutMember,
     state: MemberState,
     reason: String,
 ) -> sql::Result<()> {
-    if let Some(member) = rollout.members.get_mut(number) {
-        (member.state, member.record.reason, member.record.ended) = (state, reason, now());
-        store_member(transaction, rollout.id, number, member)?;
-    }
-    settle(transaction, rollout)
-}
-
-/// Derives the state of the rollout from the states of its members, and stores it.
-pub(super) fn settle(transaction: &Transaction, rollout: &mut Rollout) -> sql::Result<()> {
-    (rollout.state, rollout.record.reason) = resulting_state(rollout);
-    store_rollout(transaction, rollout)
+    mark_ended(&mut member, state, reason);
+    store_member(transaction, id, number, &member)?;
+    settle(transaction, id).map(drop)
 }
 
 /// Cancels the member's order if it is open and has not passed its point of no return. Returns whether it was canceled.
@@ -328,24 +276,21 @@ fn withdraw_order(transaction: &Transaction, member: &RolloutMember) -> sql::Res
     Ok(true)
 }
 
-fn apply_change(transaction: &Transaction, mut rollout: Rollout, change: RolloutChange) -> sql::Result<RolloutOutcome> {
-    let id = rollout.id;
-    let refuse = |why: &str| Ok(RolloutOutcome::Refused(format!("rollout {id}: {why}")));
+/// Applies the change. The inner error is the reason why the change is refused.
+fn apply_change(
+    transaction: &Transaction,
+    mut rollout: RolloutSummary,
+    change: RolloutChange,
+) -> sql::Result<std::result::Result<(), &'static str>> {
     match (rollout.state, change) {
-        (RolloutState::Finished, _) => return refuse("the rollout has finished"),
+        (RolloutState::Finished, _) => return Ok(Err("the rollout has finished")),
         (RolloutState::Canceled, RolloutChange::Cancel(_)) => {}
         (RolloutState::Canceled, _) => {
-            return refuse("the rollout was canceled; order a new rollout of the other machines");
+            return Ok(Err("the rollout was canceled; order a new rollout of the other machines"));
         }
         (_, RolloutChange::Cancel(reason)) => {
-            (rollout.state, rollout.record.reason) = (RolloutState::Canceled, reason.clone());
-            for number in 0..rollout.members.len() {
-                let member = &rollout.members[number];
-                let is_withdrawn = member.state.is_in_progress() && withdraw_order(transaction, member)?;
-                if member.state == MemberState::Waiting || is_withdrawn {
-                    end_member(transaction, &mut rollout, number, MemberState::Skipped, reason.clone())?;
-                }
-            }
+            skip_remaining_members(transaction, rollout.id, &reason)?;
+            (rollout.state, rollout.record.reason) = (RolloutState::Canceled, reason);
         }
         (RolloutState::Running | RolloutState::Stopped, RolloutChange::Halt(reason)) => {
             (rollout.state, rollout.record.reason) = (RolloutState::Halted, reason);
@@ -356,6 +301,45 @@ fn apply_change(transaction: &Transaction, mut rollout: Rollout, change: Rollout
             (rollout.state, rollout.record.reason) = (RolloutState::Running, String::new());
         }
     }
-    settle(transaction, &mut rollout)?;
-    Ok(RolloutOutcome::Done(rollout))
+    store_rollout(transaction, &rollout)?;
+    settle(transaction, rollout.id).map(|_| Ok(()))
+}
+
+/// Skips the waiting members, and the members whose orders can still be canceled.
+fn skip_remaining_members(transaction: &Transaction, id: i64, reason: &str) -> sql::Result<()> {
+    let Some(mut rollout) = read_rollout(transaction, id)? else { return Ok(()) };
+    let mut skipped = Vec::new();
+    for (number, member) in rollout.members.iter_mut().enumerate() {
+        let is_withdrawn = member.state.is_in_progress() && withdraw_order(transaction, member)?;
+        if member.state == MemberState::Waiting || is_withdrawn {
+            mark_ended(member, MemberState::Skipped, reason.to_owned());
+            skipped.push((number, &*member));
+        }
+    }
+    store_members(transaction, id, &skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rollouts_above_the_limits_are_deleted_after_their_end() {
+        let rollout = |id: i64, state, members: usize| {
+            let member =
+                RolloutMember { machine: "m".to_owned(), state: MemberState::Done, record: MemberRecord::default() };
+            let members = vec![member; members];
+            Rollout { id, state, record: RolloutRecord::default(), members }.summarize()
+        };
+        let small: Vec<_> = (0..203).rev().map(|id| rollout(id, RolloutState::Finished, 1)).collect();
+        assert_eq!(list_excess(&small), [2, 1, 0]);
+        let large = [
+            rollout(5, RolloutState::Running, 20_000),
+            rollout(4, RolloutState::Finished, 180_000),
+            rollout(3, RolloutState::Canceled, 1),
+            rollout(2, RolloutState::Halted, 1),
+            rollout(1, RolloutState::Finished, 1),
+        ];
+        assert_eq!(list_excess(&large), [3, 1]);
+    }
 }

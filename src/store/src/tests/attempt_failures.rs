@@ -40,7 +40,7 @@ fn repeated_report_does_not_restore_a_cleared_failure() {
     let report = |order: &str, message: &str| {
         let failure = InstallReport { message: message.to_owned(), untouched: true, ..report(false, order) };
         let reported = wait(state.handle_report("m", "a", [7; 32], &failure));
-        reported.over.into_iter().for_each(|success| wait(state.record_boot_end([7; 32], success)));
+        reported.over.into_iter().for_each(|success| wait(state.record_boot_end("m", [7; 32], success)));
         install_state(&state, "m").failure.map(|failure| failure.message)
     };
     let place = || match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default(), None)) {

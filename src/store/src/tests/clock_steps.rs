@@ -16,7 +16,7 @@ fn register(state: &ServerState, hash: u8, created: OffsetDateTime) -> EnrollOut
     let requested = RequestedBoot { machine: "m".to_owned(), created, while_active: false };
     let by = RegisteringClient { address: "10.0.0.7".to_owned(), allocation: Some("a".to_owned()), has_file: true };
     let outcome = wait(state.enroll_boot(MachineBoot::from_request([hash; 32], requested), by));
-    wait(state.record_boot_end([hash; 32], false));
+    wait(state.record_boot_end("m", [hash; 32], false));
     outcome
 }
 

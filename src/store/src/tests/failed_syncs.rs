@@ -23,7 +23,7 @@ fn reads_fail_until_earlier_transactions_are_synced() {
     let other = Arc::new(Mutex::new(rusqlite::Connection::open(dir.path().join("state.sqlite")).unwrap()));
     let locking = other.clone();
     let stored = state.submit_job(move |store| {
-        store.run_durably(|transaction| {
+        store.run_durably(ChangeScope::All, |transaction| {
             transaction.execute("INSERT INTO former (former, machine) VALUES ('a', 'b')", [])
         })?;
         store.connection.execute_batch("PRAGMA busy_timeout=0").unwrap();
@@ -67,7 +67,7 @@ fn nothing_is_synced_after_a_failed_fsync() {
     let (gone, _reason) = watch::channel(None);
     let mut file = DatabaseFile::open(&dir.path().join("state.sqlite"), gone.clone()).unwrap();
     let store = "INSERT INTO former (former, machine) VALUES (?1, 'm')";
-    file.run_durably(|transaction| transaction.execute(store, ["a"])).unwrap();
+    file.run_durably(ChangeScope::All, |transaction| transaction.execute(store, ["a"])).unwrap();
     gone.send_replace(Some("the sync has failed".to_owned()));
     for _ in 0..2 {
         assert!(file.sync_transactions().unwrap_err().to_string().contains("the sync has failed"));

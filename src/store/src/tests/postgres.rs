@@ -95,18 +95,6 @@ fn concurrent_servers_issue_each_fencing_token_once() {
 }
 
 #[test]
-fn change_notifies_the_other_server() {
-    let Some(address) = new_database() else { return };
-    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let [a, b] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
-    let mut changes = b.changes();
-    // The number changes for the first time when the server `b` is connected.
-    RUNTIME.with(|runtime| runtime.block_on(b.wait_for_change(&mut changes)));
-    install(&a, "m");
-    RUNTIME.with(|runtime| runtime.block_on(b.wait_for_change(&mut changes)));
-}
-
-#[test]
 fn boot_activity_is_shared_between_servers() {
     let Some(address) = new_database() else { return };
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -186,6 +174,8 @@ fn moved_database_no_longer_starts_and_overwrites_none() {
     let refused = database_file::DatabaseFile::open(&path, tokio::sync::watch::channel(None).0).err().unwrap();
     assert!(refused.to_string().contains("was moved to PostgreSQL database"), "{refused}");
     assert_eq!(refused.code(), ErrorCode::DatabaseMoved);
+    let unread = ServerState::open_to_read(&path).err().unwrap();
+    assert_eq!(unread.code(), ErrorCode::DatabaseMoved, "outdated records are not read: {unread}");
     let state = open_at(&address, &dir);
     assert!(install_state(&state, "m").succeeded);
     let again = store_transfer::move_to_postgres(dir.path(), &address).unwrap_err().to_string();
@@ -293,6 +283,8 @@ fn requests_fail_until_the_database_is_available_again() {
     let state = open_at(&address, &dir);
     install(&state, "m");
     let order = order_of(&state);
+    let mut changes = state.changes();
+    RUNTIME.with(|runtime| runtime.block_on(state.wait_for_change(&mut changes)));
     server.stop();
     for _ in 0..3 {
         let error = error_of(state.start_order("m", "a", &order.id, start()));
@@ -302,14 +294,14 @@ fn requests_fail_until_the_database_is_available_again() {
     }
     assert_eq!(error_of(state.check_pulse()).code(), ErrorCode::DatabaseUnavailable);
     server.resume();
-    let mut changes = state.changes();
     while RUNTIME.with(|runtime| runtime.block_on(state.check_pulse())).is_err() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(install_state(&state, "m").order.map(|order| order.id), Some(order.id.clone()));
     assert!(matches!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::Permitted(_, true)));
-    // After the connection is restored, waiting requests read the database again.
-    RUNTIME.with(|runtime| runtime.block_on(state.wait_for_change(&mut changes)));
+    // After the connection is restored, all waiting requests read the database again.
+    let scope = RUNTIME.with(|runtime| runtime.block_on(state.wait_for_change(&mut changes)));
+    assert_eq!(scope, ChangeScope::All);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn session_ended_within_a_group_fails_all_its_jobs() {
     let insert = "INSERT INTO former (former, machine) VALUES (?1, 'm')";
     let insert = |name: &'static str, then: &'static str| {
         state.submit_job(move |store| {
-            store.run_durably(|transaction| {
+            store.run_durably(ChangeScope::All, |transaction| {
                 transaction.execute(insert, [name])?;
                 transaction.query_row(then, [], |_| Ok(()))
             })

@@ -24,7 +24,7 @@ fn machine_is_not_renamed_while_its_installation_is_active() {
     let start = AttemptStart { by: [7; 32], ..AttemptStart::default() };
     assert!(matches!(wait(state.start_order("m", "a", &order.id, start)), OrderStart::Permitted(..)));
     assert!(!is_renamed(&state, "m", "n"), "the boot is active");
-    wait(state.record_boot_end([7; 32], false));
+    wait(state.record_boot_end("m", [7; 32], false));
     assert!(is_renamed(&state, "m", "n"), "the boot has ended");
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::rollouts::{
-    MemberOrderOutcome, MemberRecord, MemberState, Rollout, RolloutChange, RolloutEvent, RolloutLimits, RolloutOutcome,
-    RolloutRecord, RolloutState,
+    MemberOrderOutcome, MemberRecord, MemberState, Rollout, RolloutChange, RolloutEvent, RolloutLimits, RolloutMember,
+    RolloutOutcome, RolloutRecord, RolloutState,
 };
 use crate::server_leases::LeaseClaim;
 
@@ -230,6 +230,46 @@ fn canceled_or_replaced_order_ends_its_member() {
     assert_eq!(reasons, ["the reinstall order was canceled", "the reinstall order was replaced by another order", ""]);
 }
 
+/// The members are stored with several statements.
+#[test]
+fn rollout_of_many_machines_is_created_and_canceled() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let machines: Vec<String> = (0..450).map(|number| format!("m{number}")).collect();
+    let names: Vec<&str> = machines.iter().map(String::as_str).collect();
+    let RolloutOutcome::Done(created) = request(&state, &names, limits(5, 1)) else { panic!() };
+    assert_eq!(find(&state, created.id), created);
+    let due = wait(state.find_due_member(created.id)).map(|(number, member)| (number, member.machine));
+    assert_eq!(due, Some((0, "m0".to_owned())));
+    let other = request(&state, &["other", "m449"], limits(1, 1));
+    let is_refused = |why: &str| why.starts_with("machine m449 is a member of rollout 1, which has not ended");
+    assert!(matches!(&other, RolloutOutcome::Refused(why) if is_refused(why)), "{other:?}");
+    let RolloutOutcome::Done(canceled) =
+        wait(state.change_rollout(created.id, RolloutChange::Cancel("ann".to_owned())))
+    else {
+        panic!()
+    };
+    let is_skipped = |member: &RolloutMember| member.state == MemberState::Skipped && member.record.reason == "ann";
+    assert!(canceled.members.iter().all(is_skipped), "{:?}", canceled.member_states());
+    assert_eq!((canceled.state, canceled.members.len()), (RolloutState::Canceled, 450));
+    assert_eq!(wait(state.list_active_rollouts()), []);
+    assert!(matches!(request(&state, &["m449"], limits(1, 1)), RolloutOutcome::Done(_)));
+}
+
+/// Earlier versions did not store the images with the rollout.
+#[test]
+fn images_of_an_older_rollout_are_read_from_its_members() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    create(&state, &["m1", "m2"], limits(1, 1));
+    let images = || wait(state.list_rollouts())[0].record.images.clone();
+    assert_eq!(images(), ["i1"]);
+    let older = "UPDATE rollouts SET document = replace(document, '\"images\":[\"i1\"],', '')";
+    assert_eq!(wait(state.run_durably(move |transaction| transaction.execute(older, []))), 1);
+    assert_eq!(wait(state.find_rollout(1)).unwrap().record.images, [] as [&str; 0]);
+    assert_eq!(images(), ["i1"]);
+}
+
 fn claims(state: &ServerState, key: (i64, usize)) -> bool {
     matches!(wait(state.claim_power_cycle(key)), LeaseClaim::Claimed(_))
 }
@@ -270,8 +310,9 @@ fn renamed_machine_remains_member_and_restore_halts_rollouts() {
     assert_eq!(wait(state.rename_machine("m1", "n1")), RenameOutcome::Done);
     assert_eq!(wait(state.update_rollouts()), []);
     assert_eq!((find(&state, id).members[0].machine.as_str(), letters(&state, id).as_str()), ("n1", "ow"));
-    assert_eq!(wait(state.find_rollout_of_machine("n1")).unwrap().id, id);
-    assert_eq!(wait(state.find_rollout_of_machine("m1")), None);
+    let (rollout, member) = wait(state.find_membership("n1")).unwrap();
+    assert_eq!((rollout.id, member.state), (id, MemberState::Ordered));
+    assert_eq!(wait(state.find_membership("m1")), None);
     wait(state.run_durably(crate::rollouts::halt_restored));
     let restored = find(&state, id);
     assert!(restored.state == RolloutState::Halted && restored.record.reason.contains("restored"), "{restored:?}");

@@ -34,7 +34,7 @@ fn register_agent(state: &ServerState, number: u8, while_active: bool) -> Option
     let by = RegisteringClient { address: "10.0.0.7".to_owned(), allocation: Some("a".to_owned()), has_file: true };
     let EnrollOutcome::Registered(next) = wait(state.enroll_boot(boot, by)) else { panic!() };
     // The boot ends, so that it does not block the next one.
-    wait(state.record_boot_end([100 + number; 32], false));
+    wait(state.record_boot_end("m", [100 + number; 32], false));
     next
 }
 
