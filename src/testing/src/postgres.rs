@@ -189,8 +189,9 @@ impl PrivatePostgres {
 
     /// Returns the URL of a database on this server and on its standby.
     pub fn url_with_standby(&self, name: &str, standby: &PrivatePostgres) -> String {
-        let hosts = format!("{},{}", self.dir.display(), standby.dir.display());
-        format!("postgres:///{name}?host={hosts}&user={USER}&target_session_attrs=read-write")
+        // In the parameter `host`, tokio-postgres does not separate the paths of several sockets.
+        let [primary, standby] = [self, standby].map(|server| server.dir.display().to_string().replace('/', "%2F"));
+        format!("postgres://{USER}@{primary},{standby}/{name}?target_session_attrs=read-write")
     }
 
     /// Creates an empty database whose tablespace is in `dir`, and returns its URL.
