@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -110,6 +111,9 @@ impl PrivatePostgres {
             [ \"$word\" = stop ] || rm -rf \"$PWD\"";
         let mut keeper = Command::new("sh");
         keeper.args(["-c", script, "sh"]).args(command).current_dir(&self.dir).stdin(Stdio::piped());
+        // Tests stop the server with SIGSTOP. If the process group of the tests contained a stopped process, the kernel
+        // would send SIGHUP to the whole group when the group becomes orphaned (setpgid(2)).
+        keeper.process_group(0);
         *self.keeper.lock().unwrap() = Some(keeper.spawn().unwrap());
         for _ in 0..600 {
             let ready = as_user(is_root, "pg_isready").arg("-q").arg("-h").arg(&self.dir).status();
