@@ -5,7 +5,8 @@ use linux::process::ToolCommand;
 use linux::storage::partition_table::write_partition_table;
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable, FirmwareType, InventoryDisk};
 use plan::DiskVerdict;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -22,6 +23,7 @@ impl SharedDisk {
         let bounds = [(1, lba(1), lba(41) - 1), (2, lba(41), lba(81) - 1), (3, lba(81), lba(121) - 1)];
         write_partition_table(&disk.table(512, &bounds)).unwrap();
         let shared = SharedDisk(disk);
+        (1..=3).for_each(|number| wait_until_free(&shared.0.partition(number)));
         run_tool("mkfs.vfat", &[shared.0.partition(1).as_str()]);
         for (number, label) in [(2, "root"), (3, "srv")] {
             run_tool("mkfs.ext4", &["-q", "-L", label, shared.0.partition(number).as_str()]);
@@ -141,6 +143,22 @@ fn is_omitted(operation: &Operation) -> bool {
 
 fn content() -> Vec<u8> {
     (0..3_000_000_u32).flat_map(|number| (number.wrapping_mul(2_654_435_761)).to_le_bytes()).collect()
+}
+
+/// Waits until the partition can be opened exclusively. While another process scans the disk, the kernel claims it
+/// (`disk_scan_partitions` in block/genhd.c), and mkfs fails.
+fn wait_until_free(partition: &DevicePath) {
+    let exclusively = || {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).custom_flags(nix::fcntl::OFlag::O_EXCL.bits()).open(partition.as_str())
+    };
+    let free = (0..100).any(|_| {
+        exclusively().is_ok() || {
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        }
+    });
+    assert!(free, "{partition} is in use");
 }
 
 fn run_tool(tool: &str, args: &[&str]) -> String {
