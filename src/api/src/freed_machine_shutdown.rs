@@ -165,7 +165,7 @@ async fn stamp_without_allocation(app: &AppState, now: &SiteSnapshot, id: &str, 
     let read = move || {
         let stamp = documents.stamp(&path).ok()?;
         let machine = operator_files::parse_machine(&documents.read(&path).ok()?).ok()?;
-        let contains = machine.allocation.is_some_and(|found| found.id.to_string() == allocation);
+        let contains = machine.allocation.is_some_and(|found| *found.id == allocation);
         (!contains).then_some(stamp)
     };
     tokio::task::spawn_blocking(read).await.ok().flatten()

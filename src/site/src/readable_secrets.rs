@@ -35,9 +35,10 @@ pub(crate) fn can_contain_secrets(relative: &str, text: &str) -> bool {
 /// Returns the files in the folders for machines, images and OS definitions of a server's directory that contain
 /// secrets and are world-readable.
 pub fn find_readable_secrets(dir: &Path) -> Vec<PathBuf> {
-    let folders: [(&str, fn(&str) -> bool); 3] =
-        [("machines", has_secrets), ("images", has_secrets), (OS_FOLDER, has_parameters)];
-    folders.into_iter().flat_map(|(name, is_secret)| find_readable(&dir.join(name), is_secret)).collect()
+    let mut found = find_readable(&dir.join("machines"), has_secrets);
+    found.extend(find_readable(&dir.join("images"), has_secrets));
+    found.extend(find_readable(&dir.join(OS_FOLDER), has_parameters));
+    found
 }
 
 fn find_readable(folder: &Path, is_secret: fn(&str) -> bool) -> Vec<PathBuf> {

@@ -42,13 +42,16 @@ struct EspInstallation {
     arguments: String,
 }
 
+/// Function that returns whether the target contains a boot loader.
+type IsAvailable = fn(&NewRoot, &BootRequirements) -> bool;
+
 /// Selects the boot loader.
 ///
 /// # Errors
 /// Returns an error in two cases: the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or the
 /// machine boots in UEFI mode and the layout does not contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
-    let uefi: [(BootLoader, fn(&NewRoot, &BootRequirements) -> bool); 4] = [
+    let uefi: [(BootLoader, IsAvailable); 4] = [
         (BootLoader::Uki, |root, wants| uki::is_configured(root, wants.architecture)),
         (BootLoader::GrubUefi, grub_uefi::is_available),
         (BootLoader::SystemdBoot, |root, wants| systemd_boot::is_available(root, wants.architecture)),
